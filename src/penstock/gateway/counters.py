@@ -26,6 +26,8 @@ for _kind in MqttError.__subclasses__():
 DENIALS = (
     "purpose",
     "consent",
+    "content",
+    "interaction",
     "unknown_subscription",
     "stale",
     "right",

@@ -20,7 +20,7 @@ from penstock.cli.session import configuration as read_configuration
 from penstock.errors import PenstockError, UnavailableError, quote
 
 if TYPE_CHECKING:
-    from penstock.store.client_requests import ClientAnswers, Verb
+    from penstock.store.enforcement_points import ClientAnswers, Verb
 
 WAIT_SECONDS = 5.0
 
@@ -86,7 +86,7 @@ def kick(client: str, as_json: bool) -> None:
     from penstock.store.audit.entry import Entry, Outcome
 
     with open_audited() as store:
-        from penstock.store.client_requests import ClientRequests
+        from penstock.store.enforcement_points import ClientRequests
 
         requests = ClientRequests(store.database)
         found = _find(requests.ask("show", client, WAIT_SECONDS), client)
@@ -106,7 +106,7 @@ def kick(client: str, as_json: bool) -> None:
 
 
 def _ask(verb: Verb, client: str) -> ClientAnswers:
-    from penstock.store.client_requests import ClientRequests
+    from penstock.store.enforcement_points import ClientRequests
 
     config = read_configuration()
     refuse_missing_store(config)
@@ -160,8 +160,9 @@ def _render(target: Console, found: dict[str, Any]) -> None:
         target.print(Text.assemble((f"{name}: ", "bold"), _visible(str(value))))
     made = table("subscribed to", "for", "")
     for it in found["filters"]:
-        paused = "paused: the rules do not allow it now" if it["paused"] else ""
-        made.add_row(_visible(it["filter"]), _visible(it["purpose"] or "-"), paused)
+        notes = ["paused: the rules do not allow it now"] if it["paused"] else []
+        notes += ["certain events only"] if it["filtered"] else []
+        made.add_row(_visible(it["filter"]), _visible(it["purpose"] or "-"), "; ".join(notes))
     target.print(made if found["filters"] else "subscribed to nothing")
     denied = table("denied", "why", "by")
     for it in found["denied"]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from penstock.cep.program import Program
@@ -38,8 +39,8 @@ from penstock.model.purposes import PurposeSet
 from penstock.model.topics import parse_subscribed
 from penstock.mqtt import encode_user_properties
 from penstock.policy.authorizer import Authorizer
-from penstock.policy.consent.opt_outs import OptOutIndex
-from penstock.policy.consent.prohibitions import Prohibitions
+from penstock.policy.consent.prohibitions import OptOutIndex, Prohibitions
+from penstock.policy.events.content import ContentError, ContentFilter, ContentFilters
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.rights import CommandRights, DeclaredPurposes
 from penstock.policy.purposes.settings import Notation, PurposeSettings
@@ -62,7 +63,10 @@ _CLAIM_KINDS: Final = kinds.kinds_of(kinds.Concern.CLAIMS)
 _MONITOR_KINDS: Final = frozenset(
     {kinds.Right.kind, kinds.AuthorisationRule.kind, kinds.Group.kind}
 )
-_DECIDING: Final = kinds.kinds_of(kinds.Concern.PURPOSES) - {PRESUBSCRIPTION} | _CLAIM_KINDS
+_TYPE: Final = kinds.Stream.kind
+_DECIDING: Final = (
+    kinds.kinds_of(kinds.Concern.PURPOSES) - {PRESUBSCRIPTION} | _CLAIM_KINDS | {_TYPE}
+)
 _AT_ONCE: Final = 1_000
 """Where more than these, and more than half of all reservations change, all are taken anew."""
 _CACHE_LIMIT: Final = 65_536
@@ -94,6 +98,7 @@ class Rules:
         answers: AnswerTopics | None = None,
         trusts: Trust = trust_nothing,
         place: str | None = None,
+        read_key: Callable[[], bytes] | None = None,
     ) -> None:
         self._defined_users = defined_users
         self.engine = PurposeEngine(settings)
@@ -114,12 +119,16 @@ class Rules:
         """What people opted out of."""
         self.clock: Callable[[], int] = lambda: int(time.time() * 1000)
         """Tells the time by which roles are activated, in milliseconds since 1970."""
-        self._compiled = CompiledDefinitions(open_mode=open_mode, trusts=trusts)
+        self.contents = ContentFilters()
+        """What events subscriptions are for."""
+        self._compiled = CompiledDefinitions(open_mode=open_mode, trusts=trusts, read_key=read_key)
         self._compiled.access.roles.place = place
         self.authorizer = self._make_authorizer()
         self._rights = GrantedRights(open_mode=open_mode, roles_of=self._roles_of)
         self._overlay: dict[Key, Document | None] = {}
         self._presubscribed: dict[str, tuple[str, str, str]] = {}
+        self._presubscribing: dict[tuple[str, str], set[str]] = {}
+        """The names of the definitions that speak of a client and a filter."""
         self._stamps: dict[tuple[str, str], bytes] = {}
         self._named: tuple[Snapshot | None, frozenset[str]] = (None, frozenset())
 
@@ -159,6 +168,7 @@ class Rules:
             if key not in self._overlay:
                 changes = changes.join(self._apply(key, documents.get(key)))
         self.consent.take_definitions(documents, keys)
+        self.contents.types.take(documents, keys)
         # What is over by now must not begin with what comes.
         if self.authorizer.access.roles.advance(self.clock()):
             self.authorizer.access.forget_principals()
@@ -296,6 +306,8 @@ class Rules:
             compiled.broker_topics,
             self.keeps_out,
             self.consent,
+            compiled.interaction,
+            contents=self.contents,
         )
 
     def _invalidate(self) -> None:
@@ -343,14 +355,19 @@ class Rules:
 
     def presubscription(self, client: str, text: str) -> str | None:
         """Return the name of the definition that presubscribes a client to a filter."""
-        names = [name for name, held in self._presubscribed.items() if held[:2] == (client, text)]
-        return max(names, default=None)
+        return max(self._presubscribing.get((client, text), ()), default=None)
 
     def _presubscribe(self, name: str, body: Any) -> None:
         # The name says nothing: what it stood for must be remembered to be taken back.
         before = self._presubscribed.pop(name, None)
+        if before is not None:
+            names = self._presubscribing[before[:2]]
+            names.discard(name)
+            if not names:
+                del self._presubscribing[before[:2]]
         if body is not None:
             now = self._presubscribed[name] = (body["client"], body["filter"], body["purpose"])
+            self._presubscribing.setdefault(now[:2], set()).add(name)
             self._settle_presubscription(*now[:2])
         if before is not None:
             self._settle_presubscription(*before[:2])
@@ -368,7 +385,7 @@ class Rules:
         kinds_changed = {key.kind for key in changed}
         if PURPOSE in kinds_changed:
             return True
-        if kinds_changed & _MONITOR_KINDS:
+        if kinds_changed & _MONITOR_KINDS or (_TYPE in kinds_changed and len(self.contents)):
             return True
         asked = self.engine.settings.claims_need_right
         return asked and bool(kinds_changed & (_CLAIM_KINDS | {SETTINGS}))
@@ -452,6 +469,12 @@ class Rules:
             session.user, session.client_id, held.purpose, filter_
         ):
             return None
+        content = None
+        if held.content is not None:
+            try:
+                content = self.hold_content(session, held.content, filter_)
+            except ContentError:
+                return None
         return self.engine.subscribe(
             session.client_id,
             held.filter,
@@ -461,7 +484,34 @@ class Rules:
             identifier=held.identifier,
             presubscribed=False,
             owner=session.principal,
+            content=content,
         ).subscription
+
+    # --- content filters ---
+
+    def hold_content(
+        self, session: Session, text: str, filter_: str, *, asked: bool = False
+    ) -> ContentFilter:
+        """Return a content filter of a session; raise what is wrong with it.
+
+        Where it is `asked` for, errors tell of no type that the session could not read.
+        """
+        if asked:
+            access = self.authorizer.access
+            principal = access.principal(session.user, session.client_id)
+            self.contents.check(text, filter_, partial(access.may_read_some, principal))
+        owner = f"user {session.user}" if session.user is not None else session.address
+        return self.contents.hold(owner, text, filter_)
+
+    def renew_content(self, session: Session, subscription: Subscription) -> bool:
+        """Compile the content filter of a subscription by the types of now; False: it is wrong."""
+        content = subscription.content
+        if content is not None:
+            try:
+                subscription.content = self.hold_content(session, content.text, subscription.filter)
+            except ContentError:
+                return False
+        return True
 
 
 def concerned_filters(changed: Iterable[Key]) -> tuple[str, ...] | None:

@@ -4,15 +4,26 @@
      │                                                                 ▲
      └─▶ its purpose is none, or not theirs ──▶ asleep ──▶ it is again ┘
 
+    store: epoch 7 CLEAR ──▶ feed ──▶ follow ──▶ each session ──▶ store and broker aligned
+
 Rules that hold here:
 - What the rules forbid delivers nothing from the step on in which they changed; the broker
   is told afterwards, and the store before the broker.
 - What is asleep is known by its filter and number only. It wakes when the rules of then
   would accept it as it was made.
-- A shared subscription goes to the broker under a group name with its purpose and its user in
-  it: a group whose members have one purpose and are one user, wherever they are connected.
+- A shared subscription goes to the broker under a group name with its purpose, its user and its
+  content filter in it: a group whose members have one of each, wherever they are connected.
   The broker gives each message to any one member (MQTT5 4.8.2); one who may not have it would
   take it from those who may.
+- Each gateway carries out each command once for each of its sessions, in the order of their
+  epochs; a session that is taken up has those behind it that the store had (`Session.era`).
+- A command takes effect in one step: nothing flows through what it has ended from then on. The
+  store is told next, the broker last.
+- PERSIST notes what all subscriptions stand for, CLEAR ends those for purposes, and RELOAD
+  goes back to the note: what has another purpose gets that of then, what is for a purpose and
+  was not there ends, and what a command has ended comes back. What the client has ended itself
+  does not: MQTT5 3.10.4 forbids to send it more.
+- A subscription that comes back is decided by the rules of now: one that they refuse sleeps.
 """
 
 from __future__ import annotations
@@ -21,7 +32,9 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 
+from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.connection.client_connection import ClientConnection
+from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.event_loop import Background, SessionWriter
 from penstock.gateway.session import NO_LOCAL, Session
@@ -29,7 +42,9 @@ from penstock.model.topics import overlaps, parse_subscribed
 from penstock.mqtt import Properties, RequestedSubscription, Subscribe, Unsubscribe
 from penstock.mqtt.codes import FAILURE
 from penstock.policy.access.principals import ANONYMOUS
+from penstock.policy.authorizer import UNMATCHED
 from penstock.policy.purposes.subscriptions import Subscription
+from penstock.store.purpose_state import Did, StateCommand
 from penstock.store.session_tables import PAUSED
 from penstock.store.sessions import Keep, SessionChange, StoredSubscription
 from penstock.telemetry import get_logger
@@ -132,7 +147,7 @@ class SubscriptionLifecycle:
         # Stored first: who takes the session up must know what the broker is still to be told.
         await self.keep(session, put, [], touched - session.numbers.keys())
         for it in cleared:
-            there = broker_filter(it.filter, it.purpose, session.principal)
+            there = stored_filter(it, session.principal)
             # It may have been made again meanwhile, by the client or by another command.
             if not client.ended and broker_filter_of(session, it.filter) != there:
                 await client.broker().requests.unsubscribe(Unsubscribe(1, (there,)))
@@ -149,11 +164,12 @@ class SubscriptionLifecycle:
             refusal = authorizer.refuse_subscription(
                 session.user, session.client_id, subscription.ap, subscription.filter
             )
-            if refusal is None:
+            if refusal is None and self._rules.renew_content(session, subscription):
                 continue
+            rule = refusal.rule if refusal is not None else UNMATCHED
             asleep = session.put_to_sleep(subscription)
             self._rules.engine.unsubscribe(session.client_id, asleep.filter)
-            self._denials.subscription(session, refusal.rule)
+            self._denials.subscription(session, rule)
             client.forget_decisions()
             self._background.start(self._rest(client, asleep))
 
@@ -173,7 +189,7 @@ class SubscriptionLifecycle:
         dormant = client.session.dormant
         if not client.ended and dormant.get(asleep.filter) is asleep:
             dormant[asleep.filter] = paused
-            filters = (broker_filter(asleep.filter, asleep.purpose, client.session.principal),)
+            filters = (stored_filter(asleep, client.session.principal),)
             await client.broker().requests.unsubscribe(Unsubscribe(1, filters))
 
     def wake(self, client: ClientConnection, concerned: Iterable[str] | None) -> None:
@@ -206,7 +222,7 @@ class SubscriptionLifecycle:
         await self.keep(client.session, [replace(held, options=held.options | PAUSED)], [])
         if not subscription.active and _held(client, subscription) is not None:
             principal = client.session.principal
-            filters = (broker_filter(subscription.text, subscription.ap, principal),)
+            filters = (made_filter(subscription, principal),)
             await client.broker().requests.unsubscribe(Unsubscribe(1, filters))
 
     async def _resume(self, client: ClientConnection, subscription: Subscription) -> None:
@@ -251,7 +267,7 @@ async def ask_broker(
         client.leave_lane()
         await client.settle_lane()
     wanted = RequestedSubscription(
-        broker_filter(subscription.text, subscription.ap, principal),
+        made_filter(subscription, principal),
         options & 3,
         bool(options & NO_LOCAL),
         bool(options & 8),
@@ -262,7 +278,9 @@ async def ask_broker(
     return answer.reasons[0]
 
 
-def broker_filter(text: str, ap: str | None, principal: str = ANONYMOUS) -> str:
+def broker_filter(
+    text: str, ap: str | None, principal: str = ANONYMOUS, content: str | None = None
+) -> str:
     """Return the filter under which a subscription stands at the broker.
 
     Every group has a mark behind its name, so that nobody can name another's.
@@ -273,14 +291,126 @@ def broker_filter(text: str, ap: str | None, principal: str = ANONYMOUS) -> str:
     meant = f"purpose {ap}" if ap is not None else ""
     if principal != ANONYMOUS:
         meant += f"\0user {principal}"
+    if content is not None:
+        meant += f"\0content {content}"
     mark = hashlib.sha256(meant.encode()).hexdigest()[:12]
     return f"$share/{subscribed.group}.{mark}/{subscribed.filter}"
+
+
+def made_filter(subscription: Subscription, principal: str) -> str:
+    """Return the filter under which a subscription stands at the broker."""
+    content = subscription.content.text if subscription.content is not None else None
+    return broker_filter(subscription.text, subscription.ap, principal, content)
+
+
+def stored_filter(held: StoredSubscription, principal: str) -> str:
+    """Return the filter under which a subscription that the store knows stands at the broker."""
+    return broker_filter(held.filter, held.purpose, principal, held.content)
 
 
 def broker_filter_of(session: Session, text: str) -> str | None:
     """Return the filter that the broker has for a session's subscription, if there is one."""
     asleep = session.dormant.get(text)
     if asleep is not None:
-        return broker_filter(text, asleep.purpose, session.principal)
+        return stored_filter(asleep, session.principal)
     held = session.find(text)
-    return broker_filter(text, held.ap, session.principal) if held is not None else None
+    return made_filter(held, session.principal) if held is not None else None
+
+
+class SubscriptionState:
+    """Follows the commands on the purpose state for the clients of one gateway."""
+
+    def __init__(
+        self, rules: Rules, clients: ClientRegistry, lifecycle: SubscriptionLifecycle
+    ) -> None:
+        self._rules = rules
+        self._clients = clients
+        self._lifecycle = lifecycle
+
+    def follow(self, commands: Iterable[StateCommand]) -> None:
+        """Carry out commands that the store has told of, for all clients."""
+        for command in commands:
+            later = [it for it in self._clients.identified() if it.session.era < command.epoch]
+            self._carry_out(command.did, later)
+            for client in later:
+                client.session.era = command.epoch
+
+    def catch_up(self, client: ClientConnection) -> None:
+        """Carry out what commands did after the session of a client was read."""
+        session = client.session
+        for command in self._rules.state.since(session.era):
+            self._carry_out(command.did, [client])
+            session.era = command.epoch
+
+    def clear_here(self) -> None:
+        """End the subscriptions for purposes at this gateway alone."""
+        self._carry_out("clear", list(self._clients.identified()))
+
+    def set_back(self, epoch: int) -> None:
+        """Take note that the store was set back to an epoch: what follows is new to all."""
+        for client in self._clients.identified():
+            client.session.era = min(client.session.era, epoch)
+
+    def _carry_out(self, did: Did, clients: list[ClientConnection]) -> None:
+        if did == "persist":
+            for client in clients:
+                session = client.session
+                session.persisted = {it.filter: _awake(it) for it in session.subscriptions()}
+            return
+        if did == "clear":
+            for client in clients:
+                if not self._rules.is_excepted(client.session):
+                    for held in client.session.subscriptions():
+                        if held.purpose is not None:
+                            self._lifecycle.end(client, held)
+        else:
+            self._reload(clients)
+        for client in clients:
+            self._lifecycle.align(client)
+            if client.open:
+                self._lifecycle.end_dormant(client)
+
+    def _reload(self, clients: list[ClientConnection]) -> None:
+        # First all that ends, then all that begins: members of a group have one purpose.
+        begins = [(client, stored) for client in clients for stored in self._end_changed(client)]
+        for client, stored in begins:
+            self._lifecycle.restore(client.session, [stored])
+
+    def _end_changed(self, client: ClientConnection) -> list[StoredSubscription]:
+        """End what stands for something else than was persisted; return what is to begin."""
+        session = client.session
+        begins: list[StoredSubscription] = []
+        held = {it.filter: it for it in session.subscriptions()}
+        for now in held.values():
+            then = session.persisted.get(now.filter)
+            if then is None and now.purpose is None:
+                continue
+            if then is not None and then.purpose == now.purpose:
+                continue
+            subscription = session.find(now.filter)
+            at_broker = subscription is not None and subscription.active
+            self._lifecycle.end(client, now)
+            if then is not None:
+                # Its number stays: what is queued under it is judged by what it is for now.
+                again = replace(
+                    now,
+                    purpose=then.purpose,
+                    content=then.content,
+                    options=now.options & ~PAUSED,
+                )
+                same = _there(client, again) == _there(client, now)
+                begins.append(again if at_broker and same else _paused(again))
+        begins += [_paused(it) for text, it in session.persisted.items() if text not in held]
+        return begins
+
+
+def _there(client: ClientConnection, held: StoredSubscription) -> str:
+    return stored_filter(held, client.session.principal)
+
+
+def _paused(held: StoredSubscription) -> StoredSubscription:
+    return replace(held, options=held.options | PAUSED)
+
+
+def _awake(held: StoredSubscription) -> StoredSubscription:
+    return replace(held, options=held.options & ~PAUSED)

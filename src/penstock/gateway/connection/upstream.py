@@ -321,6 +321,8 @@ class Upstream(BrokerConnection):
                             duplicates.is_copy(packet)
                         self._refuse(packet, decision, back)
                         continue
+                    if decision.sent is not None:
+                        packet = decision.sent  # noqa: PLW2901
                 if duplicates is not None:
                     if duplicates.is_copy(packet):
                         self._deny(packet, back)

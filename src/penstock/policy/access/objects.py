@@ -90,6 +90,8 @@ class Message:
         "behalf",
         "client",
         "data_subject",
+        "look",
+        "reshaped",
         "topic",
         "user",
     )
@@ -108,6 +110,8 @@ class Message:
     ) -> None:
         self.topic = topic
         self.data_subject = data_subject
+        self.reshaped: dict[Any, Any] = {}
+        """What transformations make of it that are the same for all who get it."""
         self.user = user
         self.client = client
         self.behalf = behalf
@@ -118,6 +122,8 @@ class Message:
         self._t: dict[str, Any] | None = None
         self._about: Mapping[str, Any] | None = None
         self._layout: ObjectLayout | None = None  # that `_about` was found by
+        self.look: Any = None
+        """What content filters have made of it."""
 
     @property
     def content(self) -> Mapping[str, Any] | None:
@@ -125,6 +131,11 @@ class Message:
         if self._raw is not None:
             self._content, self._raw = read_object(self._raw), None
         return self._content
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is known to have no payload."""
+        return self._rest is not None and self._rest.get("size") == 0
 
     def user_property(self, name: str) -> str | None:
         """Return the value of a user property; None where it is missing, or repeats."""

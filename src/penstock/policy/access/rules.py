@@ -45,6 +45,7 @@ _OF_ROOT: Final = {
     "o": Depends.OBJECT,
     "e": Depends.ENVIRONMENT,
     "t": Depends.MESSAGE,
+    "d": Depends.NOTHING,  # rows of tables: what their keys depend on is asked of the keys
 }
 _OF_FIELD: Final[Mapping[tuple[str, ...], Depends]] = {
     ("e", "time"): Depends.TIME,
@@ -249,6 +250,13 @@ class RuleIndex(Generic[R]):
         del bucket[rule.subject]
         if not bucket:
             self._tree.remove(rule.filter)
+
+    def concerns(self, subjects: Collection[str], filter_: str) -> bool:
+        """Tell whether some rule for these subjects is about some topic of a filter."""
+        return any(
+            not bucket.keys().isdisjoint(subjects)
+            for bucket in self._tree.overlapping_values(filter_)
+        )
 
     def matching(self, topic: str) -> tuple[Bucket[R], ...]:
         """Return the rules of all filters that match a topic."""
