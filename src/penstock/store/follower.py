@@ -342,6 +342,9 @@ class Follower:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _look(self, feed: Feed) -> None:
+        if self._held is None and self._companion is not None:
+            # All there is, which may take longer than a lease; what is new by then takes little.
+            self._companion.look(feed.connection)
         asked = self._clock()
         held = self._held and self._held.snapshot
         regained = self._held is not None and not self._held.leased

@@ -61,6 +61,11 @@ def _choose_nothing(config: Config) -> Mapping[str, str]:
     return {}
 
 
+def _choose_no_ports(config: Config) -> Sequence[int]:
+    del config
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A program that `penstock up` runs.
@@ -83,6 +88,8 @@ class Part:
     folder: Callable[[Config], Path] | None = None
     """Where it runs; else where the supervisor does."""
     choose: Callable[[Config], Mapping[str, str]] = field(default=_choose_nothing)
+    monitors: Callable[[Config], Sequence[int]] = field(default=_choose_no_ports)
+    """The ports at which its processes answer /metrics, as far as they are known beforehand."""
     reloads: bool = False
     """Whether SIGHUP lets it read its files again; others are not told."""
 
@@ -274,6 +281,11 @@ def _monitor_probe(config: Config, port: int) -> Probe | None:
     return HttpProbe(config.monitor.host, port) if config.monitor.enabled and port else None
 
 
+def _gateway_monitors(config: Config) -> Sequence[int]:
+    first = config.gateway.monitor_port
+    return range(first, first + config.gateway.workers) if first else ()
+
+
 def _gateway_probe(config: Config) -> Probe:
     listener = next(iter(config.gateway.listeners.values()))
     monitored = _monitor_probe(config, config.gateway.monitor_port)
@@ -326,6 +338,7 @@ GATEWAY = Part(
     after=("broker",),
     ready=_gateway_probe,
     address=_gateway_address,
+    monitors=_gateway_monitors,
     reloads=True,
 )
 """The MQTT gateway, in front of the broker."""
@@ -334,6 +347,7 @@ PIPELINE = Part(
     name="pipeline",
     command=_verb("views", "run"),
     ready=lambda config: _monitor_probe(config, config.pipeline.monitor_port),
+    monitors=lambda config: [config.pipeline.monitor_port],
     address=lambda config: config.pipeline.master,
     needs=("java",),
 )
@@ -343,6 +357,7 @@ RBAC = Part(
     name="rbac",
     command=_verb("rbac", "watch"),
     ready=lambda config: _monitor_probe(config, config.kafka.monitor_port),
+    monitors=lambda config: [config.kafka.monitor_port],
     address=lambda config: config.kafka.bootstrap or "",
     choose=_require_kafka,
 )
@@ -352,6 +367,7 @@ RIGHTS = Part(
     name="rights",
     command=_verb("requests", "work"),
     ready=lambda config: _monitor_probe(config, config.rights.monitor_port),
+    monitors=lambda config: [config.rights.monitor_port],
 )
 """The worker that tells services of privacy requests, and follows them up."""
 
@@ -360,6 +376,7 @@ SERVER = Part(
     command=_verb("server", "run"),
     ready=_server_probe,
     address=_server_address,
+    monitors=lambda config: [config.server.monitor_port],
     reloads=True,
 )
 """The server of privacy requests, by REST and gRPC."""

@@ -330,7 +330,10 @@ def _find_domains(meter: Meter) -> list[Domain] | None:
     if any(mask.name == CONDITIONAL for mask in plan.before):
         return None  # it looks at fields that other masks may have changed
     hierarchies = meter.blueprint.hierarchies
-    domains = {quasi.key: make_domain(quasi, hierarchies) for quasi in step.quasi_identifiers}
+    domains = {
+        quasi.key: make_domain(quasi, hierarchies, null=quasi.shares_null(plan.middle))
+        for quasi in step.quasi_identifiers
+    }
     return [domains[name] for name in meter.question.quasi_identifiers]
 
 

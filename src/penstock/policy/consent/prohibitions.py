@@ -39,6 +39,8 @@ from penstock.policy.consent.data_subjects import DataSubjects, SubjectKey
 
 FOLD: Final = 1_024
 """How many changes an index holds beside its sorted numbers."""
+MERGE: Final = 64
+"""From what share of its numbers on an index is sorted anew."""
 _REFUSING_LIMIT: Final = 4_096
 
 NumberOf = Callable[[str], int]
@@ -88,6 +90,12 @@ class OptedOutNumbers:
     def _fold(self, delta: Mapping[int, int]) -> array[int]:
         """Merge changes into a new sorted array: whole stretches are copied at once."""
         held, folded, done = self._sorted, array("q"), 0
+        if len(delta) * MERGE > len(held) and all(more == 1 for more in delta.values()):
+            # Two sorted stretches, which sorting merges: how a gateway reads all there is.
+            merged = held.tolist()
+            merged.extend(sorted(delta))
+            merged.sort()
+            return array("q", merged)
         for number in sorted(delta):
             start = bisect_left(held, number, done)
             end = bisect_right(held, number, start)

@@ -111,6 +111,8 @@ if TYPE_CHECKING:  # who only reads definitions needs no keys, and no library th
 
 Wanted = Mapping[Key, Document | None]
 """Documents by their keys; None where there is to be none."""
+_Plan = tuple[Sequence[Document], Sequence[Key]]
+"""What a change puts, and what it deletes."""
 Then = Callable[[Connection, Change], None]
 Record = Callable[[Connection, Change, str, str | None], None]
 """Writes down, within its transaction, that a change was made, by whom, and by which command."""
@@ -171,29 +173,27 @@ class CheckedDefinitions:
         documents = self._sign(documents)
         kept = {document.key for document in documents}
 
-        def edit(now: Snapshot) -> Sequence[Edit]:
+        def plan(now: Snapshot) -> _Plan:
             gone = [key for key in now.documents if key.kind in pruned and key not in kept]
-            self.meaning(now).change(documents, gone, locate=locate, problems=problems)
-            return [*map(Put, documents), *map(Delete, gone)]
+            return documents, gone
 
-        return self._change(edit, actor, reason, then)
+        return self._change(plan, actor, reason, then, locate=locate, problems=problems)
 
     def delete(
         self, keys: Sequence[Key], *, actor: str, reason: str = "", then: Then | None = None
     ) -> Change:
         """Delete definitions; each must exist, and nothing may refer to it any more."""
 
-        def edit(now: Snapshot) -> Sequence[Edit]:
+        def plan(now: Snapshot) -> _Plan:
             for key in keys:
                 if key not in now.documents:
                     raise UsageError(
                         f"there is no {key.kind} {quote(key.name)}",
                         fix=f"`penstock get {key.kind}` lists them",
                     )
-            self.meaning(now).change(delete=keys)
-            return [Delete(key) for key in keys]
+            return (), keys
 
-        return self._change(edit, actor, reason, then)
+        return self._change(plan, actor, reason, then)
 
     def edit(
         self,
@@ -211,14 +211,13 @@ class CheckedDefinitions:
         `operation` is the word for the audit log.
         """
 
-        def edit(now: Snapshot) -> Sequence[Edit]:
-            wanted = want(now)
-            put = self._sign([document for document in wanted.values() if document is not None])
-            gone = [key for key in wanted if wanted[key] is None and key in now.documents]
-            self.meaning(now).change(put, gone)
-            return [*map(Put, put), *map(Delete, gone)]
+        def plan(now: Snapshot) -> _Plan:
+            held, wanted = now.documents, want(now)
+            # What stays as it is was checked when it came: RELOAD may want thousands of them.
+            put = [it for key, it in wanted.items() if it is not None and it != held.get(key)]
+            return self._sign(put), [key for key in wanted if wanted[key] is None and key in held]
 
-        return self._change(edit, actor, reason, then, whole=whole, operation=operation)
+        return self._change(plan, actor, reason, then, whole=whole, operation=operation)
 
     def rollback(
         self, epoch: int, *, keys: Iterable[Key] | None = None, actor: str, reason: str = ""
@@ -229,7 +228,7 @@ class CheckedDefinitions:
         """
         named = None if keys is None else list(keys)
 
-        def edit(now: Snapshot) -> Sequence[Edit]:
+        def plan(now: Snapshot) -> _Plan:
             then = self.definitions.snapshot_at(epoch).documents
             wanted = (now.documents.keys() | then.keys()) - {STATE} if named is None else named
             for key in named or ():
@@ -239,34 +238,48 @@ class CheckedDefinitions:
                         fix=f"`penstock history {key}` shows its epochs",
                     )
             edits = edits_between(now.documents, then, wanted)
-            self.meaning(now).change(
-                put=[edit.document for edit in edits if isinstance(edit, Put)],
-                delete=[edit.key for edit in edits if isinstance(edit, Delete)],
-            )
-            return edits
+            put = [edit.document for edit in edits if isinstance(edit, Put)]
+            return put, [edit.key for edit in edits if isinstance(edit, Delete)]
 
-        return self._change(edit, actor, reason, None)
+        return self._change(plan, actor, reason, None)
 
     def _sign(self, documents: Sequence[Document]) -> Sequence[Document]:
         return documents if self._signer is None else sign_documents(documents, self._signer)
 
     def _change(
         self,
-        edit: Callable[[Snapshot], Sequence[Edit]],
+        plan: Callable[[Snapshot], _Plan],
         actor: str,
         reason: str,
         then: Then | None,
         *,
+        locate: Locate = locate_by_key,
+        problems: Iterable[Problem] = (),
         whole: bool = False,
         operation: str | None = None,
     ) -> Change:
+        put: Sequence[Document] = ()
+        made: DefinitionSet | None = None
+
+        def edit(now: Snapshot) -> Sequence[Edit]:
+            nonlocal put, made
+            put, gone = plan(now)
+            made = self.meaning(now).change(put, gone, locate=locate, problems=problems)
+            return [*map(Put, put), *map(Delete, gone)]
+
         def finish(connection: Connection, change: Change) -> None:
             if self._record is not None and not change.is_empty:
                 self._record(connection, change, actor, operation)
             if then is not None:
                 then(connection, change)
 
-        return self.definitions.change(edit, actor=actor, reason=reason, then=finish, whole=whole)
+        change = self.definitions.change(edit, actor=actor, reason=reason, then=finish, whole=whole)
+        stored = change.after.documents
+        # Who asks next what the set means need not work it out again, unless a document reads
+        # otherwise once it is JSON.
+        if made is not None and all(stored[it.key].body == it.body for it in put):
+            self._held = (change.after, made)
+        return change
 
 
 CHANGED = "definitions.changed"
