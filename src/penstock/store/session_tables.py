@@ -74,6 +74,8 @@ def subscription_columns() -> tuple[Column[Any], ...]:
         Column("purpose", String(PURPOSE_LENGTH)),
         Column("options", Integer, nullable=False),
         Column("identifier", BigInteger, nullable=False),
+        # What events it is for, an expression; none: all.
+        Column("content", Text),
     )
 
 

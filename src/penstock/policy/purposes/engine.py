@@ -35,7 +35,12 @@ from penstock.policy.purposes.explanations import (
 )
 from penstock.policy.purposes.reservations import CACHE_LIMIT, Reservations
 from penstock.policy.purposes.settings import PurposeSettings
-from penstock.policy.purposes.subscriptions import Presubscriptions, Subscription, Subscriptions
+from penstock.policy.purposes.subscriptions import (
+    Content,
+    Presubscriptions,
+    Subscription,
+    Subscriptions,
+)
 
 TREE_LIMIT = 1_000
 
@@ -180,6 +185,7 @@ class PurposeEngine:
         identifier: int = 0,
         presubscribed: bool = True,
         owner: str = "",
+        content: Content | None = None,
     ) -> Admission:
         """Take a subscription to a filter, `$share/…` included; without AP it is plain.
 
@@ -201,7 +207,14 @@ class PurposeEngine:
         if not decision.allowed:
             return Admission(decision, None, replaced)
         subscription = Subscription(
-            client, subscribed, ap, qos, options=options, identifier=identifier, owner=owner
+            client,
+            subscribed,
+            ap,
+            qos,
+            options=options,
+            identifier=identifier,
+            owner=owner,
+            content=content,
         )
         self.subscriptions.add(subscription)
         self._admissions.join(subscription, coverage)

@@ -197,3 +197,9 @@ def make_client_requests() -> None:
         sa.Column("body", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("request", "gateway", name="pk_client_answers"),
     )
+
+
+def add_content_filters() -> None:
+    """Add what events a subscription is for; those there are, are for all."""
+    for table in ("session_subscriptions", "persisted_subscriptions"):
+        op.add_column(table, sa.Column("content", sa.Text(), nullable=True))

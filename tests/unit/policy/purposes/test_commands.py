@@ -134,7 +134,11 @@ def test_subscribed_filters(text: str, filter_: str, group: str | None, ap: str 
         "!AP/a",
         "!AP/a{}",
         "!AP/a{x,y}",
-        "!AP/a{x|y}",
+        "!AP/a{x,y|r.z}",
+        "!AP/a{x|}",
+        "!AP/a{|}",
+        "!AP/a{|r.z % 2}",
+        "!AP/a{|%FF}",
         "!AP/{x}",
         "!AP/!AP/a{x}{y}",
         "!AP/a/#/b{x}",
@@ -147,6 +151,23 @@ def test_malformed_filters(text: str) -> None:
     with pytest.raises(CommandError) as caught:
         parse_subscribe(text)
     assert repr(text) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "ap", "content"),
+    [
+        ("!AP/a/PLUS{care|r.x > 1}", "care", "r.x > 1"),
+        ("!AP/a/PLUS{|r.x %25 2 == 1}", None, "r.x % 2 == 1"),
+        (
+            "!AP/a/PLUS{|r.s == %22a%2B%7B%23%7D%22 || r.x / 2 == 1}",
+            None,
+            'r.s == "a+{#}" || r.x / 2 == 1',
+        ),
+    ],
+)
+def test_content_filters(text: str, ap: str | None, content: str) -> None:
+    parsed = parse_subscribe(text)
+    assert (parsed.subscribed.filter, parsed.ap, parsed.content) == ("a/+", ap, content)
 
 
 def test_plain_filters_keep_their_own_errors() -> None:
