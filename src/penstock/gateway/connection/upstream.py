@@ -18,7 +18,7 @@ Rules that hold here:
   number for a copy.
 - While the definitions are stale, or the client is being opened, nothing is read (`Intake`):
   the broker keeps what it has, so that nothing is lost and nothing is shown.
-- A delivery that depends on situations that are in doubt waits, and all behind it (MQTT5 4.6),
+- A delivery that depends on situations that are not known waits, and all behind it (MQTT5 4.6),
   until they are known or lost.
 - A message of QoS 0 for which the client's queue has no room is dropped, unless the broker
   is to wait. Those of QoS 1 and 2 are not: where they fill several queues, nothing more is
