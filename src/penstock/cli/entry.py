@@ -49,6 +49,12 @@ VERBS: dict[str, Verb] = {
         "definitions.changes:rollback", "Return definitions to what an earlier epoch held."
     ),
     "schema": Verb("definitions.queries:schema", "Print the JSON Schema of a kind."),
+    "hierarchy": Verb(
+        "definitions.hierarchy:command", "Build hierarchies of values, and draw them."
+    ),
+    "suggest": Verb(
+        "streams.suggest:command", "Suggest what fields are, and a draft, from a sample."
+    ),
     "check": Verb(
         "access.check:command", "Ask whether a subject may read or write a topic, and why."
     ),

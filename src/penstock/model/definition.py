@@ -56,6 +56,8 @@ class Concern(enum.Flag):
     """Who may do what at the event log."""
     ROLES = enum.auto()
     """Who has which roles."""
+    INTERACTION = enum.auto()
+    """Which messages reach whom in which context, and what of them."""
     STATE = enum.auto()
     """What commands on the purpose state did, for those who have to follow them."""
     CONTROLS = enum.auto()

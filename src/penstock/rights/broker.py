@@ -21,7 +21,6 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +28,7 @@ from sqlalchemy import Connection
 
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import find_right, find_subjects
-from penstock.errors import DeniedError, UsageError, quote
+from penstock.errors import DeniedError, UnavailableError, UsageError, quote
 from penstock.model.kinds import Control, ControlPublisher, ControlSubscriber, Purpose
 from penstock.model.kinds.controls import is_email, is_mobile
 from penstock.store.audit.entry import Entry, Outcome
@@ -62,13 +61,19 @@ class _Batch:
                 self._enforced = True
 
 
-@dataclass(slots=True)
 class _Waiting:
-    request: NewRequest
-    epoch: int
-    record: Record
-    answer: Accepted | BaseException | None = None
-    batch: _Batch | None = None
+    """A request on its way, in the thread of its caller."""
+
+    __slots__ = ("answer", "batch", "epoch", "leads", "record", "request", "woken")
+
+    def __init__(self, request: NewRequest, epoch: int, record: Record) -> None:
+        self.request, self.epoch, self.record = request, epoch, record
+        self.answer: Accepted | Exception = UnavailableError(
+            "the commit was interrupted", fix="repeat it under the same key"
+        )
+        self.batch: _Batch | None = None
+        self.leads = False
+        self.woken = threading.Event()
 
 
 class Intake:
@@ -78,25 +83,57 @@ class Intake:
         self._book = book
         self._log = log
         self._queue: deque[_Waiting] = deque()
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
+        self._led = False
+        """Whether somebody has the turn."""
 
     def submit(self, request: NewRequest, epoch: int, record: Record) -> Accepted:
         """Accept a request durably, with the entry in the audit log that `record` makes."""
         own = _Waiting(request, epoch, record)
-        self._queue.append(own)
-        with self._turn:
-            # Whoever had the turn before may have done it; else it is among those that wait.
-            while own.answer is None:
+        with self._lock:
+            self._queue.append(own)
+            if not self._led:
+                self._led = own.leads = True
+        if not own.leads:
+            # Until it is answered, or has the turn. A lock would wake one caller after another,
+            # and who comes first would commit alone while all others wait to read their answer.
+            try:
+                own.woken.wait()
+            except BaseException:
+                self._give_up(own)
+                raise
+        if own.leads:
+            try:
                 self._commit()
-        if isinstance(own.answer, BaseException):
+            finally:
+                self._pass_on()
+        if isinstance(own.answer, Exception):
             raise own.answer
         if own.batch is not None and request.action == Choice.OPT_OUT:
             # Others commit meanwhile: gateways learn of many choices at once.
             own.batch.await_enforcement(self._book, request)
         return own.answer
 
+    def _give_up(self, own: _Waiting) -> None:
+        """Wait no longer; a turn that came meanwhile is somebody else's."""
+        with self._lock:
+            if own in self._queue:
+                self._queue.remove(own)
+        if own.leads:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Give the turn to whoever waits longest."""
+        with self._lock:
+            self._led = bool(self._queue)
+            if self._led:
+                self._queue[0].leads = True
+                self._queue[0].woken.set()
+
     def _commit(self) -> None:
-        batch = [self._queue.popleft() for _ in range(min(len(self._queue), TOGETHER))]
+        """Commit what waits, oldest first; who has the turn is among it."""
+        with self._lock:
+            batch = [self._queue.popleft() for _ in range(min(len(self._queue), TOGETHER))]
 
         def record(connection: Connection, made: Sequence[Accepted | UsageError]) -> None:
             entries = [
@@ -107,15 +144,16 @@ class Intake:
             if entries:
                 self._log.append_within(connection, entries)
 
+        made: Sequence[Accepted | Exception] = [it.answer for it in batch]
         try:
-            made: Sequence[Accepted | BaseException] = self._book.submit_each(
-                [(it.request, it.epoch) for it in batch], then=record
-            )
+            made = self._book.submit_each([(it.request, it.epoch) for it in batch], then=record)
         except Exception as error:  # noqa: BLE001 - each caller gets it
             made = [error] * len(batch)
-        together = _Batch()
-        for it, answer in zip(batch, made, strict=True):
-            it.batch, it.answer = together, answer
+        finally:
+            together = _Batch()
+            for it, answer in zip(batch, made, strict=True):
+                it.batch, it.answer = together, answer
+                it.woken.set()
 
 
 KIND: Final = "rights"

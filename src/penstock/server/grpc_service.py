@@ -27,12 +27,19 @@ from pydantic import BaseModel, ValidationError
 from penstock.client.privacy import privacy_pb2 as messages
 from penstock.config.sections.listeners import ServerListenerSettings
 from penstock.config.sections.rights import ServerLimitSettings
-from penstock.errors import UnavailableError, quote
+from penstock.errors import UnavailableError, UsageError, quote
 from penstock.gateway.service.listeners import make_context, mark_files
+from penstock.model.document import Document, Key
 from penstock.server import shapes
 from penstock.server.callers import CallerAuthenticator
+from penstock.server.definitions import (
+    ChangeShape,
+    DefinitionQuery,
+    DefinitionShape,
+    DefinitionText,
+)
 from penstock.server.operations import PrivacyOperations
-from penstock.server.problems import MISSHAPEN, Problem, describe
+from penstock.server.problems import MISSHAPEN, Problem, describe, list_problems
 from penstock.telemetry import get_logger
 
 SERVICE: Final = "penstock.v1.PrivacyRequests"
@@ -142,7 +149,7 @@ class GrpcServer:
                 await _abort(context, MISSHAPEN, ["the message cannot be read"])
                 raise
             except Exception as error:
-                await _abort(context, describe(error))
+                await _abort(context, describe(error), list_problems(error))
                 raise
             answer = made.model_dump(mode="json", exclude_none=True)
             return bytes(ParseDict(answer, procedure.response()).SerializeToString())
@@ -293,7 +300,40 @@ def make_procedures(operations: PrivacyOperations) -> dict[str, Procedure]:
         ),
         "Complete": (messages.Answer, messages.Answered, partial(_answer, operations.complete)),
     }
+    made |= _procedures_of_definitions(operations)
     return {name: Procedure(*it) for name, it in made.items()}
+
+
+def _procedures_of_definitions(
+    operations: PrivacyOperations,
+) -> dict[str, tuple[Any, Any, Any]]:
+    async def show_definition(user: str, fields: Fields) -> BaseModel:
+        given = DefinitionQuery.model_validate(fields)
+        found = await operations.definition(user, Key(given.kind, given.name))
+        text = json.dumps(dict(found.body), ensure_ascii=False)
+        return DefinitionText(kind=given.kind, name=given.name, json_text=text)
+
+    async def define(user: str, fields: Fields) -> BaseModel:
+        given = DefinitionText.model_validate(fields)
+        try:
+            body = DefinitionShape.model_validate({"body": json.loads(given.json_text)}).body
+        except (json.JSONDecodeError, RecursionError):
+            raise UsageError(
+                "json_text is no JSON", fix="write the fields of the definition as a JSON object"
+            ) from None
+        made = await operations.define(user, Document(given.kind, given.name, body))
+        return ChangeShape.of(given.kind, made)
+
+    async def undefine(user: str, fields: Fields) -> BaseModel:
+        given = DefinitionQuery.model_validate(fields)
+        made = await operations.undefine(user, Key(given.kind, given.name))
+        return ChangeShape.of(given.kind, made)
+
+    return {
+        "ShowDefinition": (messages.DefinitionName, messages.Definition, show_definition),
+        "Define": (messages.Definition, messages.DefinitionChange, define),
+        "Undefine": (messages.DefinitionName, messages.DefinitionChange, undefine),
+    }
 
 
 async def _answer(say: Callable[..., Awaitable[Any]], user: str, fields: Fields) -> BaseModel:

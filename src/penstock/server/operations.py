@@ -21,7 +21,8 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.definitions import DefinitionSet
-from penstock.errors import PenstockError
+from penstock.errors import DeniedError, PenstockError, quote
+from penstock.model.document import Document, Key
 from penstock.model.kinds import Control, ControlPublisher, User
 from penstock.rights.accountability import make_receipt
 from penstock.rights.broker import Intake, PrivacyBroker, Submission
@@ -45,7 +46,7 @@ from penstock.telemetry import counter, histogram
 
 OPERATIONS: Final = (
     "submit", "batch", "signal", "status", "list", "acknowledge", "complete", "states",
-    "publisher", "find", "contact", "receipt",
+    "publisher", "find", "contact", "receipt", "definition", "define", "undefine",
 )  # fmt: skip
 CALLS: Final = counter(
     "penstock_server_calls",
@@ -58,6 +59,16 @@ SECONDS: Final = histogram(
 )
 
 T = TypeVar("T")
+FOLLOW_SECONDS: Final = 10.0
+"""How long a changed definition is waited for until this server follows it."""
+
+
+class DefinitionChange(NamedTuple):
+    """What became of a definition."""
+
+    key: Key
+    epoch: int
+    changed: bool
 
 
 class Submitted(NamedTuple):
@@ -104,6 +115,27 @@ class Brokerage:
             snapshot = self._definitions.definitions.snapshot_at(row.epoch)
             then = DefinitionSet.build(snapshot.documents.values())
         return make_receipt(row, subject, then, self._log.signer)
+
+    def definition(self, desk: Desk, user: str, key: Key) -> Document:
+        """Return a definition as it is stored, for those who may administer."""
+        desk.broker.require_administration(user)
+        found = self._definitions.definitions.snapshot().documents.get(key)
+        if found is None:
+            raise DeniedError(f"there is no {key.kind} {quote(key.name)}", fix="check its name")
+        return found
+
+    def define(
+        self, desk: Desk, user: str, key: Key, document: Document | None
+    ) -> DefinitionChange:
+        """Put or delete a definition; it is followed here when this returns."""
+        if document is None:
+            self.definition(desk, user, key)
+            made = self._definitions.delete([key], actor=user)
+        else:
+            desk.broker.require_administration(user)
+            made = self._definitions.apply([document], actor=user)
+        self._follower.wait_for(made.epoch, FOLLOW_SECONDS)
+        return DefinitionChange(key, made.epoch, changed=not made.is_empty)
 
     def open(self) -> Desk:
         """Return the desk of now; raise `StaleError` where the definitions may be others."""
@@ -264,6 +296,28 @@ class PrivacyOperations:
             return desk.inquiries.states_for_publisher(user, publisher or "", subject)
 
         return await self._run("states", user, work)
+
+    # --- definitions ---
+
+    async def definition(self, user: str, key: Key) -> Document:
+        """Return a control, publisher or subscriber as it is defined."""
+        return await self._run(
+            "definition", user, lambda desk: self._brokerage.definition(desk, user, key)
+        )
+
+    async def define(self, user: str, document: Document) -> DefinitionChange:
+        """Register or change a control, publisher or subscriber."""
+        return await self._run(
+            "define",
+            user,
+            lambda desk: self._brokerage.define(desk, user, document.key, document),
+        )
+
+    async def undefine(self, user: str, key: Key) -> DefinitionChange:
+        """Delete a control, publisher or subscriber."""
+        return await self._run(
+            "undefine", user, lambda desk: self._brokerage.define(desk, user, key, None)
+        )
 
     async def _run(
         self, operation: str, user: str, work: Callable[[Desk], T], *, cost: float = 1.0

@@ -17,6 +17,9 @@ from penstock.store.rights.requests import KeyReusedError
 from penstock.telemetry import get_logger
 
 _log = get_logger("server")
+MOST_PROBLEMS: Final = 10
+PROBLEM_BYTES: Final = 500
+"""Together they fit into the metadata of gRPC."""
 AGAIN: Final = "try again in a while; under the same key it stays one request"
 
 
@@ -73,6 +76,14 @@ _TOLD: Final[tuple[tuple[type[PenstockError], HTTPStatus, str], ...]] = (
     (InvalidError, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid"),
 )
 """What callers are told in the words of the error itself; the first that fits counts."""
+
+
+def list_problems(error: Exception) -> list[str]:
+    """Return what is wrong with definitions, problem by problem: they were just sent."""
+    if not isinstance(error, InvalidError):
+        return []
+    texts = [str(it).encode()[:PROBLEM_BYTES] for it in error.problems[:MOST_PROBLEMS]]
+    return [it.decode(errors="ignore") for it in texts]
 
 
 def describe(error: Exception) -> Problem:

@@ -34,7 +34,7 @@ from penstock.store.audit.pruning import keep_pruned
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
-from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.checked import CheckedDefinitions, recorder
 from penstock.store.definitions.history import Definitions
 from penstock.store.follower import Follower
 from penstock.store.rights.requests import RequestBook
@@ -75,7 +75,9 @@ async def run(config: Config) -> AsyncIterator[RunningServer]:
         book = RequestBook(database, consent, Sealer(config.consent.key.read()))
         follower = stack.enter_context(Follower(database, lease=config.store.lease))
         await asyncio.to_thread(follower.wait_for, 0, FIRST_SECONDS)
-        definitions = CheckedDefinitions(Definitions(database), signer=log.signer)
+        definitions = CheckedDefinitions(
+            Definitions(database), recorder(log, people), signer=log.signer
+        )
         operations = PrivacyOperations(
             Brokerage(follower, definitions, book, log, people),
             TokenBook(database),

@@ -22,11 +22,11 @@ from starlette.types import ASGIApp
 from penstock import __version__
 from penstock.errors import PenstockError
 from penstock.rights.inquiries import MOST_LISTED
-from penstock.server import opendsr, shapes
+from penstock.server import definitions, opendsr, shapes
 from penstock.server.callers import CallerAuthenticator
 from penstock.server.connection import Gatekeeper, caller_of
 from penstock.server.operations import PrivacyOperations
-from penstock.server.problems import MISSHAPEN, Problem, describe
+from penstock.server.problems import MISSHAPEN, Problem, describe, list_problems
 from penstock.store.rights.tables import RequestStatus
 
 PROBLEM: Final = "application/problem+json"
@@ -61,6 +61,7 @@ def make_app(
     )
     _add_publisher_routes(app, operations)
     _add_service_routes(app, operations)
+    definitions.add_routes(app, operations)
     opendsr.add_routes(app, operations)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -252,7 +253,7 @@ def answer(problem: Problem, places: list[str] | None = None) -> JSONResponse:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     del request
-    return answer(describe(error))
+    return answer(describe(error), list_problems(error))
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:

@@ -16,6 +16,8 @@ Rules that hold here:
 - A session that has ended is gone with all its subscriptions; one that nobody took up
   again in time is swept away. A gateway that runs renews what its clients hold; what a gateway
   held that was killed ends a day later than it would have.
+- Sessions of a user that is removed are gone with the user (`Disown`), wherever they were left:
+  a later user of the same name takes up none of them.
 - A user has so many sessions at most, and so has an address whose clients are anonymous, at all
   gateways of a store together (`SessionQuotas`). Who begins one more is refused
   (`SessionQuotaError`); no session gives way to another. Addresses are hidden.
@@ -51,6 +53,7 @@ NEVER = 0xFFFF_FFFF
 """The session expiry that means: kept until the client says otherwise."""
 CONNECTED = timedelta(days=1)
 """How much longer a session is kept while it is held: many times as long as renewing may pause."""
+_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,15 @@ class Hold:
     expiry: int
 
 
-SessionChange = Begin | Keep | Leave | Return | Forget | Hold
+@dataclass(frozen=True, slots=True)
+class Disown:
+    """These principals are no more; what they left behind belongs to nobody."""
+
+    principals: tuple[str, ...]
+
+
+ClientChange = Begin | Keep | Leave | Return | Forget | Hold
+SessionChange = ClientChange | Disown
 
 
 class TakenError(UnavailableError):
@@ -203,7 +214,10 @@ class Sessions:
         with self._database.write(AREA) as connection:
             last_ending = read_log(connection).last_ending
             for change in changes:
-                self._apply(connection, change, last_ending)
+                if isinstance(change, Disown):
+                    _disown(connection, change.principals)
+                else:
+                    self._apply(connection, change, last_ending)
 
     def sweep(self) -> int:
         """Forget the sessions that have expired; return how many."""
@@ -213,7 +227,7 @@ class Sessions:
             )
             return int(gone.rowcount)
 
-    def _apply(self, connection: Connection, change: SessionChange, last_ending: int) -> None:
+    def _apply(self, connection: Connection, change: ClientChange, last_ending: int) -> None:
         key = digest(change.client)
         mine = sessions_table.c.client == key
         match change:
@@ -306,6 +320,12 @@ class Sessions:
             connection.execute(
                 sa.delete(table).where(table.c.client == key, table.c.filter == text)
             )
+
+
+def _disown(connection: Connection, principals: Sequence[str]) -> None:
+    for at in range(0, len(principals), _AT_ONCE):
+        gone = sessions_table.c.principal.in_(principals[at : at + _AT_ONCE])
+        connection.execute(sa.delete(sessions_table).where(gone))
 
 
 def _select(connection: Connection, table: sa.Table, key: str) -> tuple[StoredSubscription, ...]:

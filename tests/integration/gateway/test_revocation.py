@@ -125,6 +125,46 @@ def test_the_will_of_a_removed_user_is_not_sent_and_nothing_is_inherited(
             assert another.texts() == []
 
 
+def test_what_a_removed_user_left_behind_is_inherited_by_nobody(
+    gateway: GatewayThread, passwords: Path
+) -> None:
+    """Neither subscriptions nor what waits for them, though nobody was connected."""
+    for name in ("ann", "bob"):
+        with login(gateway.port, name, clean=False, expiry=600) as left:
+            left.subscribe("private", qos=1)
+    with RawClient(gateway.port) as publisher:
+        publisher.connect("publisher")
+        publisher.publish("private", b"for the ann of then", qos=1)
+        lines = passwords.read_text()
+        passwords.write_text(
+            "".join(it for it in lines.splitlines(keepends=True) if "ann" not in it)
+        )
+        wait_until(lambda: gateway.gateway.sessions.owner("ann") is None)
+        passwords.write_text(lines)
+        with RawClient(gateway.port) as another:
+            answer = another.connect("ann", clean=False, expiry=600, username="ann", password=b"a")
+            assert answer.reason == 0
+            publisher.publish("private", b"for nobody", qos=1)
+            another.settle()
+            assert another.texts() == []
+        with RawClient(gateway.port) as bob:
+            answer = bob.connect("bob", clean=False, expiry=600, username="bob", password=b"b")
+            assert (answer.reason, answer.session_present) == (0, True)
+            assert len(bob.texts(2)) == 2
+
+
+def test_a_file_that_is_half_written_ends_no_session_that_was_left(
+    gateway: GatewayThread, passwords: Path
+) -> None:
+    login(gateway.port, "ann", clean=False, expiry=600).close()
+    revocation, lines = gateway.gateway.revocation, passwords.read_text()
+    passwords.write_text("")
+    wait_until(lambda: "ann" in revocation._gone)
+    passwords.write_text(lines)
+    wait_until(lambda: "ann" not in revocation._gone)
+    assert gateway.gateway.sessions.owner("ann") is not None
+
+
 def test_a_changed_password_asks_for_another_login_and_keeps_the_session(
     gateway: GatewayThread, passwords: Path
 ) -> None:
@@ -255,6 +295,11 @@ def test_a_user_whose_definition_is_removed_is_closed(
             expect_closed(ann)
             bob.settle()
         assert answers(gateway.port) == (ReasonCode.BANNED if only else 0)
+        login(gateway.port, "bob", clean=False, expiry=600).close()
+        change(gateway.config, delete=(Key("user", "bob"),))
+        gone = gateway.gateway.revocation._gone
+        wait_until(lambda: gateway.gateway.rules.epoch == 3 and not gone)
+        assert (gateway.gateway.sessions.owner("bob") is None) == only
 
 
 def test_a_user_of_a_certificate_is_blocked(mosquitto: MosquittoServer, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import UnavailableError
 from penstock.gateway.event_loop import SessionWriter
-from penstock.store.sessions import Leave, SessionChange
+from penstock.store.sessions import ClientChange, Leave
 
 
 def leave(name: str) -> Leave:
@@ -16,7 +16,7 @@ def leave(name: str) -> Leave:
 def test_what_comes_meanwhile_goes_into_the_next_batch_in_order() -> None:
     batches: list[list[str]] = []
 
-    async def store(changes: list[SessionChange]) -> None:
+    async def store(changes: list[ClientChange]) -> None:
         batches.append([change.client for change in changes])
         await asyncio.sleep(0)
 
@@ -34,7 +34,7 @@ def test_what_comes_meanwhile_goes_into_the_next_batch_in_order() -> None:
 def test_one_change_that_is_refused_does_not_stand_in_the_way() -> None:
     stored: list[str] = []
 
-    async def store(changes: list[SessionChange]) -> None:
+    async def store(changes: list[ClientChange]) -> None:
         if any(change.client == "bad" for change in changes):
             raise UnavailableError("no")
         stored.extend(change.client for change in changes)
@@ -53,7 +53,7 @@ def test_one_change_that_is_refused_does_not_stand_in_the_way() -> None:
 
 
 def test_finishing_without_work_returns() -> None:
-    async def store(changes: list[SessionChange]) -> None:
+    async def store(changes: list[ClientChange]) -> None:
         pytest.fail("nothing was to be stored")
 
     async def run() -> None:

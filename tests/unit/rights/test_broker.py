@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -298,3 +300,32 @@ def test_requests_at_the_same_time_share_commits_and_one_refused_fails_alone(
         errors = [future.exception() for future in futures]
     assert [type(it) for it in errors if it is not None] == [KeyReusedError]
     assert len(broker.book.newest(limit=100)) == 41
+
+
+def test_who_waits_while_another_commits_is_in_the_next_commit_and_an_interruption_ends_no_turn(
+    broker: PrivacyBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, go = threading.Event(), threading.Event()
+    sizes: list[int] = []
+    submit_each = broker.book.submit_each
+
+    def submit(wanted: Any, **more: Any) -> Any:
+        sizes.append(len(wanted))
+        if len(sizes) == 1:
+            waiting.set()
+            assert go.wait(60)
+            raise KeyboardInterrupt
+        return submit_each(wanted, **more)
+
+    monkeypatch.setattr(broker.book, "submit_each", submit)
+    with ThreadPoolExecutor(16) as pool:
+        first = pool.submit(ask, broker, key="first", subject="first")
+        assert waiting.wait(60)
+        others = [pool.submit(ask, broker, key=f"k{it}", subject=f"s{it}") for it in range(15)]
+        while len(broker._intake._queue) < 15:
+            time.sleep(0.005)
+        go.set()
+        assert isinstance(first.exception(), KeyboardInterrupt)
+        made = [it.result() for it in others]
+    assert sizes == [1, 15]
+    assert len(made) == len(broker.book.newest(limit=100)) == 15

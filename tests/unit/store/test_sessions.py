@@ -13,6 +13,7 @@ from penstock.store.session_tables import SessionQuotaError, SessionQuotas, dige
 from penstock.store.sessions import (
     NEVER,
     Begin,
+    Disown,
     Forget,
     Keep,
     Leave,
@@ -55,6 +56,16 @@ def test_a_session_is_kept_with_its_subscriptions(database: Database) -> None:
     assert sessions.owner(name) == Owner("alice", "h")
     assert sessions.load("other") is None
     assert sessions.owner("other") is None
+
+
+def test_what_is_disowned_is_gone_with_its_subscriptions(database: Database) -> None:
+    sessions = Sessions(database)
+    sessions.apply([Begin("a", "alice", "h", None), Keep("a", "h", (ONE,), (), 1)])
+    sessions.apply([Begin("a2", "alice", "h", None), Begin("b", "bob", "h", None)])
+    sessions.apply([Disown(("alice", *(f"other-{it}" for it in range(2_500))))])
+    assert [sessions.owner(it) for it in ("a", "a2", "b")] == [None, None, Owner("bob", "h")]
+    sessions.apply([Begin("a", "alice", "new", None)])
+    assert sessions.load("a") == StoredSession("alice", "new", 0, ())
 
 
 def test_a_session_that_begins_anew_forgets_the_old_one(database: Database) -> None:

@@ -16,12 +16,13 @@ import importlib.resources
 from contextlib import AbstractContextManager
 
 from rich.table import Table
+from rich.text import Text
 
 from penstock.client import PurposeClient, RefusedError
 from penstock.definitions import read_text
 from penstock.definitions.authorizer import make_authorizer
-from penstock.policy.authorizer import make_request
 from penstock.policy.decision import Explanation
+from penstock.policy.request import make_request
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
@@ -171,7 +172,7 @@ def _table(place: Place, got: dict[str, set[str]]) -> Table:
                 "",
                 service.name,
                 topic.removeprefix(f"{AREA}/"),
-                "[green]received[/]" if arrived else "[red]denied[/]",
+                Text("received", "green") if arrived else Text("denied", "red"),
                 _why(topic, decision).replace(f"{AREA}/", ""),
             )
     return drawn

@@ -24,6 +24,7 @@ from penstock.cli.session import (
     refuse_missing_store,
 )
 from penstock.cli.streams.view_risk import command as risk
+from penstock.cli.streams.view_risk import compare
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
@@ -334,6 +335,7 @@ def dead(name: str, as_json: bool) -> None:
 
 
 command.add_command(risk)
+command.add_command(compare)
 
 
 def _choose(definitions: DefinitionSet, names: Iterable[str]) -> list[str]:

@@ -234,6 +234,36 @@ class Answered(_message.Message):
     status: str
     def __init__(self, request: _Optional[str] = ..., subscriber: _Optional[str] = ..., status: _Optional[str] = ...) -> None: ...
 
+class DefinitionName(_message.Message):
+    __slots__ = ("kind", "name")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    name: str
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Definition(_message.Message):
+    __slots__ = ("kind", "name", "json_text")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    JSON_TEXT_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    name: str
+    json_text: str
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., json_text: _Optional[str] = ...) -> None: ...
+
+class DefinitionChange(_message.Message):
+    __slots__ = ("kind", "name", "epoch", "changed")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    name: str
+    epoch: int
+    changed: bool
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., epoch: _Optional[int] = ..., changed: _Optional[bool] = ...) -> None: ...
+
 class Problem(_message.Message):
     __slots__ = ("code", "message", "fix", "places")
     CODE_FIELD_NUMBER: _ClassVar[int]

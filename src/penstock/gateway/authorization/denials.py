@@ -217,6 +217,7 @@ _RECENT_KINDS: Final = 8
 """What is kept of so many clients for people who ask; the audit log has it all."""
 _EMERGENCY: Final = "emergency"
 _GIVEN: Final = "command.given"
+_TRANSFORMED: Final = "transformation"
 _MESSAGE_PURPOSES: Final = "purposes of the message"
 
 allow_detail("client", Detail.PSEUDONYM)
@@ -287,6 +288,12 @@ class Denials:
         applied, client = decision.applied, session.client_id
         granted = _Denial(kind, user, client, _EMERGENCY, decision.rule, applied, overridden)
         self.grants.add(user, session.address, granted, self._clock())
+
+    def transformed(self, session: Session, names: str, what: str = "delivery") -> None:
+        """Count a message that somebody got, or published, as transformations made it."""
+        user = session.user or ""
+        done = _Denial(f"{what}.transformed", user, session.client_id, _TRANSFORMED, names)
+        self.grants.add(user, session.address, done, self._clock())
 
     def subscription(self, session: Session, rule: str) -> None:
         """Count a subscription that was refused."""
@@ -393,7 +400,8 @@ def _entry(
         subject = pseudonyms.person(granted.subject) if granted.subject is not None else None
     if denial.why == _EMERGENCY:
         details["override"] = denial.overridden
-    outcome = Outcome.ALLOWED if denial.why == _EMERGENCY else Outcome.DENIED
+    allowed = denial.why in {_EMERGENCY, _TRANSFORMED}
+    outcome = Outcome.ALLOWED if allowed else Outcome.DENIED
     return Entry.make(
         denial.kind,
         Outcome.DONE if denial.kind == _GIVEN else outcome,

@@ -93,6 +93,7 @@ class Rules:
         answers: AnswerTopics | None = None,
         trusts: Trust = trust_nothing,
         place: str | None = None,
+        read_key: Callable[[], bytes] | None = None,
     ) -> None:
         self._defined_users = defined_users
         self.engine = PurposeEngine(settings)
@@ -113,7 +114,7 @@ class Rules:
         """What people opted out of."""
         self.clock: Callable[[], int] = lambda: int(time.time() * 1000)
         """Tells the time by which roles are activated, in milliseconds since 1970."""
-        self._compiled = CompiledDefinitions(open_mode=open_mode, trusts=trusts)
+        self._compiled = CompiledDefinitions(open_mode=open_mode, trusts=trusts, read_key=read_key)
         self._compiled.access.roles.place = place
         self.authorizer = self._make_authorizer()
         self._rights = GrantedRights(open_mode=open_mode, roles_of=self._roles_of)
@@ -297,6 +298,7 @@ class Rules:
             compiled.broker_topics,
             self.keeps_out,
             self.consent,
+            compiled.interaction,
         )
 
     def _invalidate(self) -> None:

@@ -131,6 +131,7 @@ class PasswordFile:
         self.mark: tuple[int, int, int] | None = None
         """Tells one state of the file from others."""
         self._users: dict[str, User] = {}
+        self._removed: set[str] = set()
         self._listed: set[str] = set()
         self._beginnings: tuple[str, ...] = ()
         self._hasher = PasswordHasher()
@@ -157,13 +158,15 @@ class PasswordFile:
                         f"the file of passwords {quote(self._path)} is over {FILE_LIMIT} bytes",
                         fix="use certificates, or let the broker decide",
                     )
-                self._users = parse_users(file.read(), self._path)
+                users = parse_users(file.read(), self._path)
         except OSError as error:
             raise UnavailableError(
                 f"cannot read the file of passwords {quote(self._path)}: {error.strerror}",
                 fix=f"create {self._path} with mode 0600, or name another in penstock.yaml",
             ) from None
         self.mark = mark
+        self._removed |= self._users.keys() - users.keys()
+        self._users = users
         self._right.clear()
         patterns = {it for user in self._users.values() for it in user.patterns}
         self._listed = {it for it in patterns if not it.endswith("*")}
@@ -177,6 +180,11 @@ class PasswordFile:
         # As none begins with another, only the last one before it can be its beginning.
         place = bisect_right(self._beginnings, client_id)
         return place > 0 and client_id.startswith(self._beginnings[place - 1])
+
+    def take_removed(self) -> set[str]:
+        """Return the users that were in the file and were removed since this was last asked."""
+        removed, self._removed = self._removed, set()
+        return removed
 
     def patterns(self, name: str) -> tuple[str, ...]:
         """Return the further client identifiers of a user."""
@@ -323,6 +331,14 @@ class Authenticator:
             return None
         self._passwords.load()
         return self._passwords.mark
+
+    def take_removed(self) -> set[str]:
+        """Return the users that were removed from the file since this was last asked."""
+        return self._passwords.take_removed() if self._passwords is not None else set()
+
+    def lacks(self, name: str) -> bool:
+        """Say whether a user is not in the file of passwords as it was read last."""
+        return self._passwords is not None and self._passwords.user(name) is None
 
     def vouches(self, session: Session, named: Names = frozenset) -> bool:
         """Say whether a client could log in now as it did, under its client identifier."""

@@ -21,7 +21,7 @@ Rules that hold here:
 - The file is looked at several times a second, by each gateway and worker. One that cannot be
   used for as long as a lease says nothing any more: who came by it has to go.
 - Whoever is closed here publishes nothing more, the will included. A user that is gone leaves no
-  session behind, so that a later user of the same name inherits nothing.
+  session behind, connected or not, so that a later user of the same name inherits nothing.
 - Who logs in while that changes is looked at again in the step that lets them in.
 - Looking at the clients is one step of the loop: at most `LISTED` of them are described.
 - Who is kicked gets DISCONNECT 0x98 (administrative action); the session stays, the will is sent,
@@ -49,7 +49,7 @@ from penstock.gateway.event_loop import SessionWriter
 from penstock.gateway.session import Session
 from penstock.mqtt import Disconnect, ReasonCode
 from penstock.store.enforcement_points import LISTED, ClientRequest, ClientRequests
-from penstock.store.sessions import Hold, Leave, SessionChange
+from penstock.store.sessions import Disown, Hold, Leave, SessionChange
 from penstock.telemetry import get_logger
 
 
@@ -189,6 +189,10 @@ class ClientRegistry:
         if session.stored:
             self._session_writer.later(Leave(session.client_id, session.holder, session.expiry))
 
+    async def disown_sessions(self, users: Collection[str]) -> None:
+        """Let the store forget the sessions of users that are no more."""
+        await self._session_writer.save(Disown(tuple(sorted(users))))
+
     async def hold_sessions(self) -> None:
         """Tell the store which sessions are held, so that it does not take them for left."""
         held = [it for it in self.sessions() if it.stored]
@@ -219,6 +223,7 @@ class ClientRegistry:
 
 
 LOOK_SECONDS: Final = 0.2
+_HALF_WRITTEN_SECONDS: Final = 1.0
 _log = get_logger("gateway")
 
 
@@ -241,12 +246,36 @@ class Revocation:
         self._known: object = None
         self._usable_at = boot_clock()
         self._usable = True
+        self._gone: dict[str, tuple[float, Callable[[str], bool]]] = {}
+        """Users whose sessions the store may still have: since when, and who says they are gone."""
 
     async def watch(self) -> None:
         """Look at the file of passwords again and again."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.look()
+            if self._gone:
+                await self._disown()
+
+    async def _disown(self) -> None:
+        """Forget the sessions of users that are gone, and stay gone: a file may be half written."""
+        now = boot_clock()
+        due = {name: it for name, it in self._gone.items() if now - it[0] >= _HALF_WRITTEN_SECONDS}
+        # A store that is away is told at a later look.
+        with contextlib.suppress(PenstockError):
+            gone = [name for name, (_, is_gone) in due.items() if is_gone(name)]
+            if gone:
+                await self._clients.disown_sessions(gone)
+            for name, it in due.items():
+                if self._gone.get(name) == it:
+                    del self._gone[name]
+
+    def _note_gone(self, users: Iterable[str], is_gone: Callable[[str], bool]) -> None:
+        now = boot_clock()
+        self._gone |= dict.fromkeys(users, (now, is_gone))
+
+    def _is_undefined(self, user: str) -> bool:
+        return self._rules.keeps_out(user) and not self._rules.defines(user)
 
     def look(self) -> None:
         """Look at the file of passwords; end the connections that it no longer allows."""
@@ -262,6 +291,7 @@ class Revocation:
         self._usable, self._usable_at = True, boot_clock()
         if found != self._known:
             self._known = found
+            self._note_gone(self._authenticator.take_removed(), self._authenticator.lacks)
             self._end(it for it in self._opened() if not self._allows(it.session))
 
     def check(self, session: Session) -> None:
@@ -278,6 +308,7 @@ class Revocation:
         rules = self._rules
         ended = {user for user in changed if rules.keeps_out(user) or not rules.defines(user)}
         if ended:
+            self._note_gone(filter(self._is_undefined, ended), self._is_undefined)
             self._end(it for it in self._opened() if it.session.user in ended)
 
     def take_names(self) -> None:
@@ -291,9 +322,8 @@ class Revocation:
     def _is_gone(self, session: Session) -> bool:
         """Say whether the user of a client is no more, not only kept out."""
         user = session.user
-        undefined = user is not None and not self._rules.defines(user)
-        kept_out = undefined and self._rules.keeps_out(user)
-        return kept_out or not self._authenticator.knows(session)
+        undefined = user is not None and self._is_undefined(user)
+        return undefined or not self._authenticator.knows(session)
 
     def _opened(self) -> Iterable[ClientConnection]:
         return self._clients.opened()

@@ -16,9 +16,10 @@ Rules that hold here:
   of another network out of it. One user has a part of those of its network, and a smaller one
   once it was wrong.
 - A log-in under a name that does not exist waits as others do, but holds up nobody: a decoy is
-  checked for it only while nobody else waits.
-- Whoever is wrong is told so a fixed time after its turn began. So it cannot be seen whether the
-  name exists, and guessing is slow.
+  checked for it only while nobody else waits. Else its turn lasts as long as one of the last
+  checks did, so that it cannot be seen under load either whether the name exists.
+- Whoever is wrong is told so a fixed time after its turn began, or when the check is over where
+  that takes longer. Guessing is slow.
 - A turn that its client gave up counts as wrong: hanging up is no way around the back-off.
 - The back-off belongs to a network and a user together. Wrong passwords for somebody's name
   hold up that name from that network only, and other names from there not at all.
@@ -32,6 +33,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import secrets
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -235,6 +237,9 @@ _FAILED_SHARE: Final = 8
 """Which part of the places of its network one user may have, and which after a wrong password."""
 
 
+_SAMPLES: Final = 64
+
+
 class BusyError(Exception):
     """There are too many log-ins at the moment."""
 
@@ -267,6 +272,8 @@ class LoginQueue:
         self._per_network = per_network
         self._order: LoginOrder[Turn] = LoginOrder()
         self._timer: asyncio.TimerHandle | None = None
+        self._lasted: deque[float] = deque(maxlen=_SAMPLES)
+        """How long the last checks took."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -280,7 +287,11 @@ class LoginQueue:
         try:
             await self._wait(turn)
             try:
+                if not turn.slot and self._lasted:
+                    await asyncio.sleep(secrets.choice(self._lasted))
                 yield turn
+                if turn.slot:
+                    self._lasted.append(loop.time() - turn.began)
             except Exception:
                 turn.right = None
                 raise

@@ -166,6 +166,7 @@ class Gateway:
                 answer_bytes=limits.packet,
                 publish_answer=self._publish_answer if rules.answers.published else None,
             ),
+            self.publisher,
         )
         resumption = SessionResumption(
             rules,

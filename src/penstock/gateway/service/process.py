@@ -25,10 +25,12 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 from penstock.clock import boot_clock
 from penstock.config import Config
+from penstock.config.secrets import generate_key
 from penstock.config.sections.gateway import LimitSettings
 from penstock.definitions.authorizer import configured_settings
 from penstock.errors import UnavailableError
@@ -124,6 +126,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 defined_users=settings.authentication.defined_users,
                 trusts=definitions.trusts,
                 place=settings.place,
+                read_key=partial(config.pipeline.key.read_or_create, generate_key),
             ),
             limits=limits,
             notation=notation,

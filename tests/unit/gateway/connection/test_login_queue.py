@@ -63,6 +63,46 @@ def test_no_more_than_the_slots_are_checked_at_a_time() -> None:
     run(trial)
 
 
+class VirtualTime(asyncio.SelectorEventLoop):
+    """A loop on which nothing takes time but waiting, and waiting takes exactly its time."""
+
+    now = 0.0
+    _ready: Any
+    _scheduled: Any
+
+    def time(self) -> float:
+        return self.now
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:
+            self.now = max(self.now, self._scheduled[0]._when)
+        super()._run_once()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("check_seconds", [0.005, 0.5, 7.0])
+def test_names_that_do_not_exist_are_refused_as_late_as_others_under_load(
+    check_seconds: float,
+) -> None:
+    async def trial() -> None:
+        loop = asyncio.get_running_loop()
+        queue = LoginQueue(1, 100, 100)
+
+        async def refuse(user: str, *, real: bool) -> float:
+            async with queue.turn(f"10.0.0.{user}", user, real=real) as turn:
+                if turn.slot:
+                    await asyncio.sleep(check_seconds)
+            return loop.time() - turn.began
+
+        # They have their turns in this order; the third still waits when the second has its own.
+        found = await asyncio.gather(
+            refuse("1", real=True), refuse("2", real=False), refuse("3", real=True)
+        )
+        assert found == pytest.approx([max(check_seconds, module.REFUSAL_SECONDS)] * 3)
+
+    with asyncio.Runner(loop_factory=VirtualTime) as runner:
+        runner.run(trial())
+
+
 def test_names_that_do_not_exist_hold_up_nobody() -> None:
     async def trial() -> None:
         queue = LoginQueue(1, 100, 100)
