@@ -1,4 +1,4 @@
-"""The embedded event log as a source of Spark: streaming, and any stretch of it as a batch.
+"""The embedded event log as a source of Spark: as a stream, and all of it as a batch.
 
 Rules that hold here:
 - A stretch of offsets always reads the same, so that a batch that is done again after a
@@ -9,9 +9,10 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
@@ -23,7 +24,12 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from typing_extensions import override
 
@@ -50,6 +56,14 @@ _COLUMNS: Final = {
 }
 
 
+class Position(NamedTuple):
+    """Where a query stands in its source, as Spark's checkpoint says."""
+
+    checkpoint: Path
+    offsets: str
+    """Spark's words for it; empty at the beginning."""
+
+
 class Piece(InputPartition):
     """A piece of a file, for one task."""
 
@@ -59,7 +73,7 @@ class Piece(InputPartition):
 
 
 class LogSource(DataSource):
-    """`spark.read.format("penstock_event_log")`; options: folder, start, end, rows."""
+    """`spark.readStream.format("penstock_event_log")`; options: folder, rows, start."""
 
     @classmethod
     @override
@@ -80,55 +94,69 @@ class LogSource(DataSource):
 
 
 class LogReader(DataSourceReader):
-    """Reads the records from `start` to before `end`."""
+    """Reads all records that there are."""
 
     def __init__(self, options: Any) -> None:
         self._folder = options["folder"]
-        self._start, self._end = int(options["start"]), int(options["end"])
 
     @override
     def partitions(self) -> Sequence[InputPartition]:
-        return _plan(self._folder, self._start, self._end)
+        topic = Topic(Path(self._folder))
+        return _plan(topic, topic.first_offset, topic.next_offset)
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
 
 
-class LogStreamReader(DataSourceStreamReader):
-    """Reads on and on, at most `rows` records at a time, from `start` on."""
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads on and on, at most `rows` records at a time, from the first record on."""
 
     def __init__(self, options: Any) -> None:
         self._folder = options["folder"]
-        self._start = int(options.get("start", 0))
         self._rows = int(options["rows"])
+        self._start = str(options.get("start", ""))
+        self._goal: int | None = None
+
+    @property
+    def _topic(self) -> Topic:
+        return Topic(Path(self._folder))
 
     @override
     def initialOffset(self) -> dict[str, int]:
-        return {"offset": self._start}
+        if self._start:
+            return {"offset": _offset_of(self._start)}
+        return {"offset": self._topic.first_offset}
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._rows)
+        return ReadMaxRows(max(1, self._rows))
+
+    @override
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._goal = self._topic.next_offset
 
     @override
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        end = Topic(Path(self._folder)).next_offset
+        if not self._rows:
+            return start
+        end = self._topic.next_offset if self._goal is None else self._goal
         if not isinstance(limit, ReadAllAvailable):
             end = min(end, start["offset"] + self._rows)
         return {"offset": max(end, start["offset"])}
 
     @override
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return _plan(self._folder, start["offset"], end["offset"])
+        check_kept(self._topic, start["offset"], end["offset"])
+        return _plan(self._topic, start["offset"], end["offset"])
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
 
 
-def _plan(folder: str, start: int, end: int) -> list[InputPartition]:
-    return [Piece(piece) for piece in Topic(Path(folder)).slices(start, end, PIECE)]
+def _plan(topic: Topic, start: int, end: int) -> list[InputPartition]:
+    return [Piece(piece) for piece in topic.slices(start, end, PIECE)]
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -165,48 +193,64 @@ def _decode(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch([batch[OFFSET], batch[MILLISECONDS], plain], names=batch.schema.names)
 
 
-def read_stretch(spark: SparkSession, folder: Path, start: int, end: int) -> DataFrame:
-    """Return the records of a topic from `start` to before `end`."""
-    spark.dataSource.register(LogSource)
-    reader = spark.read.format(FORMAT).option("folder", str(folder))
-    return reader.option("start", start).option("end", end).load()
-
-
-def read_on(spark: SparkSession, folder: Path, start: int, rows: int) -> DataFrame:
-    """Return the records of a topic from `start` on, as a stream."""
-    spark.dataSource.register(LogSource)
-    reader = spark.readStream.format(FORMAT).option("folder", str(folder))
-    return reader.option("start", start).option("rows", rows).load()
-
-
 class TopicSource:
     """The records of a topic; the log has offsets of its own."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
 
-    def take_in(self) -> int:
-        """Return the offset that the next record will get."""
-        return self._topic.next_offset
+    def begin(self) -> None:
+        """Nothing is to be done before the first reader."""
 
-    def read_on(self, spark: SparkSession, start: int, rows: int) -> DataFrame:
-        """Return the records from `start` on as a stream."""
-        return read_on(spark, self._topic.folder, start, rows)
+    def identify(self) -> str:
+        """Return what names this source for good."""
+        return f"eventlog:{self._topic.folder.name}"
 
-    def place(self, batch: DataFrame) -> DataFrame:
-        """Return the batch: it has its offsets."""
-        return batch
+    def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:
+        """Return the records as a stream."""
+        spark.dataSource.register(LogSource)
+        reader = spark.readStream.format(FORMAT).option("folder", str(self._topic.folder))
+        return reader.option("rows", rows).option("start", start).load()
 
-    def check(self, start: int, end: int) -> None:
-        """Raise if the log has forgotten records of the stretch."""
-        first = self._topic.first_offset
-        if start < min(first, end):
-            raise UnavailableError(
-                f"the event log has forgotten the records {start} to {min(first, end) - 1} "
-                f"of {quote(self._topic.folder.name)}",
-                fix="restore the topic's files from a backup",
-            )
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return all records that there are now."""
+        spark.dataSource.register(LogSource)
+        return spark.read.format(FORMAT).option("folder", str(self._topic.folder)).load()
 
-    def read_stretch(self, spark: SparkSession, start: int, end: int) -> DataFrame:
-        """Return the records from `start` to before `end`."""
-        return read_stretch(spark, self._topic.folder, start, end)
+    def hand_over(self, position: Position, checkpoint: Path) -> str:  # noqa: ARG002
+        """Return the place: another query can begin there."""
+        return position.offsets
+
+    def check(self, position: Position) -> None:
+        """Raise if the log has forgotten records behind a place."""
+        if position.offsets:
+            check_kept(self._topic, _offset_of(position.offsets), self._topic.next_offset)
+
+    def count_behind(self, position: Position) -> int:
+        """Return how many records there are behind a place."""
+        return count_behind(self._topic, position.offsets)
+
+    def locate(self, offset: int) -> dict[str, Any]:
+        """Return where a record stands."""
+        return {"offset": offset}
+
+
+def count_behind(topic: Topic, offsets: str) -> int:
+    """Return how many records of a topic there are behind a place, or in all."""
+    first = _offset_of(offsets) if offsets else topic.first_offset
+    return max(0, topic.next_offset - first)
+
+
+def check_kept(topic: Topic, start: int, end: int) -> None:
+    """Raise if the log has forgotten records from `start` to before `end`."""
+    kept = min(topic.first_offset, end)
+    if start < kept:
+        raise UnavailableError(
+            f"the event log has forgotten the records {start} to {kept - 1} "
+            f"of {quote(topic.folder.name)}",
+            fix="restore the topic's files from a backup",
+        )
+
+
+def _offset_of(place: str) -> int:
+    return int(json.loads(place)["offset"])
