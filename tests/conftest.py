@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,16 +152,17 @@ def kafka() -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One lazy Spark session for all tests of this process; mark them needs("java")."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - a JVM only for those who ask
 
-    from penstock.pipeline.session import connector_jars  # noqa: PLC0415
+    from penstock.pipeline.session import choose_python, connector_jars  # noqa: PLC0415
 
     java = _look_for("java").path
     if java is not None and "JAVA_HOME" not in os.environ:
         os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Java is told of it here: what is set later holds in this process alone.
+    os.environ["PYSPARK_PYTHON"] = choose_python(tmp_path_factory.mktemp("spark"), "local[2]")
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     session = (
         SparkSession.builder.master("local[2]")

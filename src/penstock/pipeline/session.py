@@ -8,7 +8,8 @@ Rules that hold here:
 
 Spark collects garbage in a Python process that runs tasks after each of them. With all the
 modules that are loaded there, this takes some tens of milliseconds of a processor, more than
-a small batch itself: tasks call `freeze_loaded` first.
+a small batch itself: tasks call `freeze_loaded` first. And it names a zip of pyspark first on
+their path, which each process compiles anew, for most of a second: `choose_python`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ LOOPBACK: Final = "127.0.0.1"
 CONNECTOR: Final = "spark-kafka"
 AUTHENTICATE: Final = "spark.authenticate"
 SUBMIT: Final = "PYSPARK_SUBMIT_ARGS"
+PYTHON: Final = "PYSPARK_PYTHON"
 _MAKES_SECRET: Final = re.compile(r"local(\[.*\])?$|yarn$|k8s://")
 """Masters under which Spark makes a secret of its own for each application."""
 # Settings that the meaning of views depends on; nothing may override them.
@@ -64,7 +66,6 @@ def open_session(settings: PipelineSettings, *, cores: int = 2) -> SparkSession:
     if java.path is None:
         raise UnavailableError("Spark needs Java, which is missing", fix=java.fix)
     os.environ.setdefault("JAVA_HOME", str(java.path.resolve().parent.parent))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("penstock").master(settings.master)
     if settings.master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
@@ -84,6 +85,7 @@ def open_session(settings: PipelineSettings, *, cores: int = 2) -> SparkSession:
         builder = builder.config(AUTHENTICATE, "true")
     settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (
+        _workers_on(choose_python(settings.folder, settings.master)),
         _messages_to(settings.folder / LOG),
         _submitting(settings.secret if shared else None),
     ):
@@ -115,6 +117,37 @@ def _submitting(secret: Secret | None) -> Iterator[None]:
                 del os.environ[SUBMIT]
             else:
                 os.environ[SUBMIT] = before
+
+
+def choose_python(folder: Path, master: str) -> str:
+    """Return the Python that Spark's processes run on: ours, or what the environment names.
+
+    On this machine it comes through a script in a folder of ours, which takes Spark's zips off the
+    path: pyspark is installed, and compiled.
+    """
+    named = os.environ.get(PYTHON, sys.executable)
+    if PYTHON in os.environ or not master.startswith("local"):
+        return named
+    script = folder / ".python"
+    partial = folder / f".python.{os.getpid()}"
+    shortened = "PYTHONPATH=${PYTHONPATH#*/py4j-*-src.zip:}"
+    partial.write_text(f'#!/bin/sh\n{shortened} exec {shlex.quote(named)} "$@"\n')
+    partial.chmod(0o700)
+    partial.replace(script)
+    # Not everything on a disk may be run: where that is so, a process starts later.
+    return str(script) if os.access(script, os.X_OK) else named
+
+
+@contextmanager
+def _workers_on(python: str) -> Iterator[None]:
+    """Let a session that starts meanwhile run its Python processes on this one."""
+    before = os.environ.get(PYTHON)
+    os.environ[PYTHON] = python
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PYTHON]
 
 
 @contextmanager

@@ -27,14 +27,14 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from penstock.masks.fields import FieldType, Schema
 from penstock.model.kinds.fields import write_duration
+from penstock.pipeline import records
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
-OFFSET: Final = "penstock:offset"
-MILLISECONDS: Final = "penstock:milliseconds"
-"""When the record arrived."""
-VALUE: Final = "penstock:value"
+OFFSET: Final = records.OFFSET
+MILLISECONDS: Final = records.MILLISECONDS
+VALUE: Final = records.VALUE
 PROBLEM: Final = "penstock:problem"
 """Why a record is none, where that is known; some sources have the column."""
 

@@ -36,7 +36,7 @@ from typing_extensions import override
 from penstock.errors import UnavailableError, quote
 from penstock.eventlog import Topic
 from penstock.eventlog.files import MARK, Slice, decode
-from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, VALUE
+from penstock.pipeline.records import MILLISECONDS, OFFSET, VALUE
 
 FORMAT: Final = "penstock_event_log"
 PIECE: Final = 8 << 20

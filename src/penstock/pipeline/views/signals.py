@@ -24,7 +24,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -34,8 +34,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from typing_extensions import override
 
 from penstock.errors import UnavailableError
-from penstock.pipeline.dataframes.shards import SIGNALS
-from penstock.pipeline.records.columns import Integers
+
+if TYPE_CHECKING:
+    from penstock.pipeline.records.columns import Integers
 
 FORMAT: Final = "penstock_signals"
 FOLDER: Final = "signals"
@@ -101,6 +102,9 @@ class SignalSource(DataSource):
 
     @override
     def schema(self) -> str:
+        # Loaded here: the process that Spark asks before each batch needs little, and starts soon.
+        from penstock.pipeline.dataframes.shards import SIGNALS  # noqa: PLC0415
+
         return SIGNALS
 
     @override

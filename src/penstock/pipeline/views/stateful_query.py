@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from typing_extensions import override
 
 from penstock.errors import PenstockError
+from penstock.model.kinds.views import SHARD_LIMIT
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.dataframes.view import PARTITIONS, SETTINGS, count_shards, make_view
 from penstock.pipeline.records.opt_outs import mark_subjects
@@ -71,7 +72,8 @@ class StatefulQuery(ViewQuery):
         records = mark_subjects(parsed, self._stream, view.marks)
         self._server = SignalServer(self._tell)
         signals = read_signals(session, self._server.address, self.checkpoint.folder / FOLDER)
-        shards = count_shards(session, view.blueprint)
+        # The cluster may have other cores by now; who is held back where may not change by that.
+        shards = count_shards(session, view.blueprint, cores=self.checkpoint.owner.partitions)
         return make_view(
             records,
             view.blueprint,
@@ -175,7 +177,8 @@ def choose_partitions(spark: SparkSession, blueprint: Blueprint) -> int:
     """Return how many partitions the state of a view gets: one for each shard, or core."""
     if not blueprint.divides:
         return 1
-    return max(blueprint.view.shards or 0, int(spark.conf.get(PARTITIONS) or 1))
+    cores = max(int(spark.conf.get(PARTITIONS) or 1), spark.sparkContext.defaultParallelism)
+    return max(blueprint.view.shards or 0, min(SHARD_LIMIT, cores))
 
 
 @contextmanager
