@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
-from penstock.definitions.grouping_risks import MEANINGS
+from penstock.definitions.view_checks import MEANINGS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "anonymizers.md"
 

@@ -51,6 +51,11 @@ def show(as_json: bool, data: Any, render: Callable[[Console], None]) -> None:
         render(console())
 
 
+def counted(number: int, noun: str) -> str:
+    """Say how many there are of something: `1 problem`, `2 problems`, `no problems`."""
+    return f"{f'{number:,}' if number else 'no'} {noun}{'' if number == 1 else 's'}"
+
+
 def table(*columns: str, title: str | None = None) -> Table:
     """Return a table in the house style."""
     made = Table(

@@ -86,7 +86,7 @@ def open_history() -> Iterator[Definitions]:
 
 def believe_appointments(config: Config) -> Trust:
     """Return what tells whether an appointment is signed with a key of this installation."""
-    from penstock.store.definitions.appointments import trust_keys
+    from penstock.store.definitions.checked import trust_keys
 
     def load() -> PublicKeys:
         from penstock.store.audit.signatures import load_public_keys

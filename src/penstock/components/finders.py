@@ -15,12 +15,14 @@ import importlib.util
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 JAVA_MINIMUM = 17
+PORTS = 1 << 16
 ASK_SECONDS = 20
 
 
@@ -89,14 +91,18 @@ class Component:
         return self.path is not None
 
 
-def _ask_version(command: list[str]) -> str | None:
+def _ask_version(command: list[str], after: str = "") -> str | None:
+    """Return the first version that a program tells, or the first behind a word."""
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = re.search(r"\d+(?:\.\d+)+|\b\d+\b", answer.stdout + answer.stderr)
+    said = answer.stdout + answer.stderr
+    if after:
+        said = said.partition(after)[2]
+    match = re.search(r"\d+(?:\.\d+)+", said) or re.search(r"\b\d+\b", said)
     return match.group() if match else None
 
 
@@ -217,12 +223,17 @@ def find_maven() -> Component:
 
 
 def find_kcat() -> Component:
-    """Find the Kafka client that the tests hold against our own view of who may read."""
+    """Find the Kafka client that the tests hold against our own view of who may read.
+
+    What it can do depends on its library, so both versions are told.
+    """
     path = _which("kcat", "kafkacat")
+    version = _ask_version([str(path), "-V"]) if path else None
+    library = _ask_version([str(path), "-V"], after="librdkafka") if path else None
     return Component(
         name="kcat",
         path=path,
-        version=_ask_version([str(path), "-V"]) if path else None,
+        version=f"{version}, librdkafka {library}" if library else version,
         fix="install it: apt-get install kcat",
         purpose="tests of who may read a topic",
         packages=("kcat",),
@@ -274,3 +285,39 @@ COMPONENTS: dict[str, Callable[[], Component]] = {
 def find(name: str) -> Component:
     """Find one component by its name."""
     return COMPONENTS[name]()
+
+
+def try_address(host: str, port: int, limit: float) -> str | None:
+    """Say why nothing can be reached at an address; None where something listens there."""
+    try:
+        with socket.create_connection((host, port), timeout=limit):
+            return None
+    except TimeoutError:
+        return f"{host}:{port} does not answer"
+    except OSError as error:
+        return f"{host}:{port}: {error.strerror or error}"
+
+
+_MASTER = re.compile(r"spark://(?P<addresses>[^/]+)")
+MASTER_PORT = 7077
+MASTER_SECONDS = 6.0
+
+
+def find_master_trouble(master: str) -> str | None:
+    """Say why no standalone Spark master can be reached; None where one can, or none is needed.
+
+    Spark itself tries for a minute, and says what was wrong in its log alone.
+    """
+    match = _MASTER.match(master)
+    if match is None:
+        return None
+    addresses = match["addresses"].split(",")
+    troubles = []
+    for address in addresses:
+        host, _, port = address.rpartition(":") if ":" in address else (address, "", "")
+        number = int(port) if port.isdecimal() and int(port) < PORTS else MASTER_PORT
+        trouble = try_address(host.strip("[]"), number, MASTER_SECONDS / len(addresses))
+        if trouble is None:
+            return None
+        troubles.append(trouble)
+    return "; ".join(troubles)

@@ -13,7 +13,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -25,7 +25,7 @@ from penstock.definitions.access import (
     name_rule,
     scenarios_by_plan,
 )
-from penstock.definitions.set import DefinitionSet
+from penstock.definitions.set import DefinitionSet, load_check
 from penstock.errors import UsageError, quote
 from penstock.model import kinds
 from penstock.policy.access.emergencies import SituationBoard
@@ -33,8 +33,8 @@ from penstock.policy.access.principals import Principal
 from penstock.policy.access.rules import Policy
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.consent.data_subjects import DataSubjects
-from penstock.policy.consent.opt_outs import NOBODY, OptOutIndex
-from penstock.policy.consent.prohibitions import Prohibitions
+from penstock.policy.consent.prohibitions import NOBODY, OptOutIndex, Prohibitions
+from penstock.policy.interaction import InteractionEngine
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.rights import DeclaredPurposes, PurposeClaims
 from penstock.policy.purposes.settings import PurposeSettings
@@ -134,7 +134,18 @@ def make_authorizer(
         broker_topics,
         keeps_out,
         Prohibitions(subjects, opt_outs),
+        make_interaction(definitions),
     )
+
+
+def make_interaction(
+    definitions: DefinitionSet, read_key: Callable[[], bytes] | None = None
+) -> InteractionEngine:
+    """Make what restricts and transforms; who has no such rules loads no masks."""
+    if not any(key.kind in {"restriction", "transformation"} for key in definitions.definitions):
+        return InteractionEngine()
+    made: InteractionEngine = load_check("interaction:compile_interaction")(definitions, read_key)
+    return made
 
 
 def suppose_situations(

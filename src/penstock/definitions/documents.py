@@ -14,11 +14,12 @@ import difflib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from pydantic import ValidationError
 
 from penstock.errors import InvalidError, Problem, UsageError, quote
 from penstock.model.document import Document, Key
@@ -202,12 +203,44 @@ class Difference:
             return "create"
         return "update" if self.after is not None else "delete"
 
+    @property
+    def means_the_same(self) -> bool:
+        """Whether both are written differently, and define the same."""
+        if self.before is None or self.after is None:
+            return False
+        model = KINDS[self.key.kind]
+        try:
+            old, new = (
+                model.model_validate({"name": it.name, **it.body})
+                for it in (self.before, self.after)
+            )
+        except ValidationError:
+            return False  # what an earlier version stored
+        return old == new
+
     def lines(self) -> list[str]:
-        """Return the difference as lines that begin with `+`, `-` or a blank."""
-        before = write_yaml([self.before]).splitlines() if self.before else []
+        """Return the difference as lines that begin with `+`, `-` or a blank.
+
+        Fields stand in the order of what is new: the order itself means nothing.
+        """
+        old = self.before
+        if old is not None and self.after is not None:
+            old = replace(old, body=_order_like(old.body, self.after.body))
+        before = write_yaml([old]).splitlines() if old else []
         after = write_yaml([self.after]).splitlines() if self.after else []
         shown = difflib.unified_diff(before, after, lineterm="", n=2)
         return [line for line in shown if not line.startswith(("---", "+++", "@@"))]
+
+
+def _order_like(value: Any, model: Any) -> Any:
+    """Return a value with the fields of objects in the order that a similar value has."""
+    if isinstance(value, Mapping) and isinstance(model, Mapping):
+        names = [*(it for it in model if it in value), *(it for it in value if it not in model)]
+        return {name: _order_like(value[name], model.get(name)) for name in names}
+    if isinstance(value, list) and isinstance(model, list):
+        models = [*model, *[None] * len(value)]
+        return [_order_like(item, models[index]) for index, item in enumerate(value)]
+    return value
 
 
 def differences(before: Mapping[Key, Document], after: Mapping[Key, Document]) -> list[Difference]:

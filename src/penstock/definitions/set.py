@@ -90,6 +90,26 @@ CHECKS: Final[Mapping[str, KindCheck]] = {
     "scenario": KindCheck(
         "events.program:check_scenarios", frozenset({"event", "plan", "vocabulary"})
     ),
+    "restriction": KindCheck(
+        "interaction_checks:check_restrictions",
+        frozenset({"vocabulary", "table", "role", "plan", "scenario"}),
+    ),
+    "table": KindCheck("interaction_checks:check_tables"),
+    "transformation": KindCheck(
+        "interaction_checks:check_transformations",
+        frozenset(
+            {
+                "hierarchy",
+                "plan",
+                "role",
+                "scenario",
+                "stream",
+                "table",
+                "transformation",
+                "vocabulary",
+            }
+        ),
+    ),
     "user": KindCheck("checks.access:check_users", frozenset({"role"})),
     "view": KindCheck(
         "view_checks:check_views", frozenset({"stream", "hierarchy", "view", "role"})

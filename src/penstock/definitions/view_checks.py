@@ -1,26 +1,45 @@
 """The checks of views and hierarchies, which know all masks and anonymizers.
 
+    masks → groups of k persons → masks → a record of the view
+                                          ├ groups: alike for k persons
+                                          └ beside them: identifiers, tokens, exact times, …
+
 Rules that hold here:
 - Two topics never have one name, whether of a stream or of a view.
-- A view that makes groups bears no risk that it does not acknowledge; see `grouping_risks`.
+- A view that makes groups bears no risk that it does not acknowledge.
 - A set loads this module when it holds a view or a hierarchy: who has none loads no masks.
+- k-anonymity and its relatives promise something about the fields that they generalize. Each
+  field beside those is looked at: does it tell persons apart, or link their records?
+- A risk has a name, `NAME` or `NAME:FIELD`. A definition that bears it is refused unless
+  `accept_risk` lists this name. So a field that the stream gets later is not covered by what
+  was acknowledged for another.
+- What is acknowledged without need is refused too: it would cover a later mistake.
+- Only declarations are looked at. What values tell is measured: `penstock views risk`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
-from penstock.definitions.grouping_risks import check_grouping_risks
+from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
+from penstock.definitions.anonymizers.k_anonymity import Diverse, KAnonymization
 from penstock.definitions.views import Definitions, ViewPlan, find_plan, hierarchies_of, read_steps
 from penstock.errors import Problem, quote
-from penstock.masks import Hierarchy
+from penstock.lang.tree import find_references
+from penstock.masks import Hierarchy, Mask, Schema, derive_schema
+from penstock.masks.fields import DATES
+from penstock.masks.generalization import Blurring, Suppression
+from penstock.masks.substitution import ConditionalSubstitution, Substitution
+from penstock.masks.tokenization import Tokenization
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Document, Key
+from penstock.model.kinds.roles import Permission
 
 Finding = tuple[Key, Problem]
 Kind = TypeVar("Kind", bound=Definition)
@@ -91,3 +110,260 @@ def find(definitions: Definitions, kind: type[Kind], name: str) -> Kind | None:
     """Return one definition, if there is such a one."""
     found = definitions.get(Key(kind.kind, name))
     return found if isinstance(found, kind) else None
+
+
+PLACE: Final = "accept_risk"
+MEANINGS: Final[Mapping[str, str]] = {
+    "identifier": "{} names a person, and stands beside the groups: who reads it needs no "
+    "quasi-identifier",
+    "pseudonym": "{} is a token beside the groups: it links the records of one person, and the "
+    "groups of these records have few persons in common, often one",
+    "quasi-identifier": "{} is declared a quasi-identifier, and the groups leave it out: within "
+    "a group it tells persons apart",
+    "time": "{} is an exact time beside the groups: who knows when a person was there finds the "
+    "record",
+    "derived": "{} is made of a field that the groups hide, and tells of it beside them",
+    "split-groups": "a mask after the groups changes {} for some records of a group and not for "
+    "others, so that fewer than k are alike",
+    "sensitive": "{} is declared sensitive, and the groups do not mix its values",
+    "generalized-sensitive": "{} is declared sensitive, and is generalized: all persons of a "
+    "group have a value in the range that it publishes",
+    "no-subject": "the stream {} does not say whom a record is about, so that k counts records: "
+    "k records of one person make a group",
+    "joined-view": "the same role reads the view {} of this stream: its records can be joined "
+    "with these, and what one hides the other tells",
+}
+"""The names of risks, and what each means; `{}` is what it is about."""
+FIXES: Final[Mapping[str, str]] = {
+    "identifier": "name it in keys, or suppress it",
+    "pseudonym": "name it in keys, or suppress it",
+    "quasi-identifier": "add it to quasi_identifiers, or suppress it",
+    "time": "bucketize it, or suppress it",
+    "derived": "put the mask after the groups, or suppress it",
+    "split-groups": "put the mask before the groups",
+    "sensitive": "add it to sensitive, or suppress it",
+    "generalized-sensitive": "take it out of quasi_identifiers, and use l_diversity",
+    "no-subject": "give the stream a subject",
+    "joined-view": "give the views to different roles",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupingRisk:
+    """One risk of a view."""
+
+    name: str
+    about: str
+    """The field, view or stream."""
+
+    @property
+    def text(self) -> str:
+        """How `accept_risk` names it."""
+        return self.name if self.name == "no-subject" else f"{self.name}:{self.about}"
+
+    def problem(self) -> Problem:
+        """Say what it means, and what to do."""
+        meaning = MEANINGS[self.name].format(quote(self.about))
+        fix = f"{FIXES[self.name]}; or acknowledge it: accept_risk: [{self.text}]"
+        return Problem(PLACE, f"{self.text}: {meaning}", fix)
+
+
+PlanOf = Callable[[kinds.View], ViewPlan | None]
+
+
+def check_grouping_risks(
+    view: kinds.View,
+    stream: kinds.Stream,
+    plan: ViewPlan,
+    definitions: Mapping[Key, Definition],
+    plan_of: PlanOf,
+) -> Iterator[Problem]:
+    """Yield the risks that a view bears and does not acknowledge, and those it does in vain."""
+    found = {risk.text: risk for risk in find_grouping_risks(view, stream, plan)}
+    joined = _find_joined(view, stream, plan, definitions, plan_of)
+    found |= {risk.text: risk for risk in joined}
+    for text, risk in found.items():
+        if text not in view.accept_risk:
+            yield risk.problem()
+    for index, text in enumerate(view.accept_risk):
+        if text not in found:
+            name = text.partition(":")[0]
+            known = name in MEANINGS
+            why = "the view does not bear this risk" if known else "there is no risk of this name"
+            fix = "leave it out" if known else f"risks are {', '.join(MEANINGS)}"
+            yield Problem(f"{PLACE}[{index}]", f"{quote(text)}: {why}", fix)
+
+
+def find_grouping_risks(
+    view: kinds.View, stream: kinds.Stream, plan: ViewPlan
+) -> Iterator[GroupingRisk]:
+    """Yield the risks that a view bears by itself; none where it makes no groups."""
+    step = plan.stateful[0] if plan.stateful else None
+    if not isinstance(step, KAnonymization):
+        return
+    if stream.subject is None:
+        yield GroupingRisk("no-subject", view.stream)
+    trace = Trace.of(plan, stream)
+    sensitive = set(stream.named("sensitive"))
+    mixed = {it.key for it in step.sensitive} if isinstance(step, Diverse) else sensitive
+    for name in sorted(trace.groups & sensitive):
+        yield GroupingRisk("generalized-sensitive", name)
+    for name in sorted(trace.split):
+        yield GroupingRisk("split-groups", name)
+    for name, kind in plan.output.items():
+        if name in trace.groups | trace.hidden:
+            continue
+        exact = kind.type in DATES or (name == stream.time and name not in trace.masked)
+        known = _find_known(name, stream, trace) or ("time" if exact else None)
+        if known is not None:
+            yield GroupingRisk(known, name)
+        if name in trace.derived:
+            yield GroupingRisk("derived", name)
+        if name in sensitive - mixed:
+            yield GroupingRisk("sensitive", name)
+
+
+def _find_known(name: str, stream: kinds.Stream, trace: Trace) -> str | None:
+    """Return what a field beside the groups tells persons apart by, as it is declared."""
+    if name in trace.tokens:
+        return "pseudonym"
+    if name in trace.identifiers:
+        return "identifier"
+    return "quasi-identifier" if name in stream.named("quasi-identifier") else None
+
+
+@dataclass(slots=True)
+class Trace:
+    """What becomes of the fields of a stream on their way through a view."""
+
+    identifiers: frozenset[str]
+    identifying: frozenset[str]
+    groups: frozenset[str]
+    hidden: set[str] = field(default_factory=set)
+    """Those that hold the same in every record, or chance."""
+    masked: set[str] = field(default_factory=set)
+    tokens: set[str] = field(default_factory=set)
+    derived: set[str] = field(default_factory=set)
+    split: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, plan: ViewPlan, stream: kinds.Stream) -> Trace:
+        """Follow the masks of a view, before its groups and after them."""
+        step = plan.stateful[0] if plan.stateful else None
+        grouping = step if isinstance(step, KAnonymization) else None
+        groups = frozenset(it.key for it in grouping.quasi_identifiers) if grouping else frozenset()
+        added = [stream.adds.topic] if stream.adds and stream.adds.topic else []
+        subject = [stream.subject] if stream.subject else []
+        identifiers = frozenset([*stream.named("identifier"), *subject, *added])
+        identifying = identifiers | groups | frozenset(stream.named("quasi-identifier"))
+        trace = cls(identifiers, identifying, groups)
+        trace._follow(plan.before, plan.schema)
+        for it in plan.stateful:
+            trace.masked |= set(getattr(it, "keys", ()))
+        if grouping:
+            trace.hidden |= set(grouping.keys)
+            trace.tokens -= groups
+            # From here on they are alike for k persons.
+            trace.identifying -= groups
+            trace.derived -= groups
+        trace._follow(plan.after, plan.gathered, behind=True)
+        return trace
+
+    def _follow(self, masks: tuple[Mask, ...], schema: Schema, *, behind: bool = False) -> None:
+        for mask in masks:
+            for name in mask.keys:
+                self._take(mask, name, schema, behind=behind)
+            schema = derive_schema([mask], schema)
+
+    def _take(self, mask: Mask, name: str, schema: Schema, *, behind: bool) -> None:
+        self.masked.add(name)
+        if _hides(mask):
+            self.hidden.add(name)
+            self.derived.discard(name)
+        elif isinstance(mask, ConditionalSubstitution):
+            asked = _asked_fields(mask, name, schema) - {name} - self.hidden
+            if asked & self.identifying:
+                self.derived.add(name)
+                self.hidden.discard(name)
+        elif isinstance(mask, Tokenization | Substitution):
+            # A substitute that the value chooses links records as a token does.
+            is_token = isinstance(mask, Tokenization) or name in self.identifiers
+            if is_token and name not in self.hidden:
+                self.tokens.add(name)
+        if behind and name in self.groups and _splits(mask):
+            self.split.add(name)
+
+
+def _hides(mask: Mask) -> bool:
+    """Whether nothing of a value is left."""
+    if isinstance(mask, Substitution):
+        return mask.random or len(set(mask.substitution_list)) == 1
+    if isinstance(mask, Blurring):
+        return mask.n_fields is None and not mask.keep_length
+    return isinstance(mask, Suppression)
+
+
+def _splits(mask: Mask) -> bool:
+    """Whether records with the same value may get different ones."""
+    return isinstance(mask, ConditionalSubstitution) or (
+        isinstance(mask, Substitution) and mask.random
+    )
+
+
+def _asked_fields(mask: ConditionalSubstitution, name: str, schema: Schema) -> set[str]:
+    paths = list(find_references(mask.condition(name, schema).tree))
+    named = {path[1] for path in paths if path[1:]}
+    return named if all(path[1:] for path in paths) else set(schema)
+
+
+def _find_joined(
+    view: kinds.View,
+    stream: kinds.Stream,
+    plan: ViewPlan,
+    definitions: Mapping[Key, Definition],
+    plan_of: PlanOf,
+) -> Iterator[GroupingRisk]:
+    """Yield the views that the same role reads, and that tell more of the same records."""
+    if not (plan.stateful and isinstance(plan.stateful[0], KAnonymization)):
+        return
+    own, readers = Trace.of(plan, stream), _readers(view, definitions)
+    told = plan.output.keys() - own.groups - own.hidden
+    for other in definitions.values():
+        if not isinstance(other, kinds.View) or other.stream != view.stream or other == view:
+            continue
+        if not readers & _readers(other, definitions):
+            continue
+        theirs = plan_of(other)
+        if theirs is None or any(isinstance(it, DifferentialPrivacy) for it in theirs.stateful):
+            continue
+        trace = Trace.of(theirs, stream)
+        telling = (trace.identifiers | own.identifying | own.groups | trace.tokens) - trace.hidden
+        # Where the other view has all that this one tells, nobody needs this one.
+        more = told & (trace.masked | trace.hidden)
+        if telling & theirs.output.keys() and (more or trace.groups):
+            yield GroupingRisk("joined-view", other.name)
+
+
+def _readers(view: kinds.View, definitions: Mapping[Key, Definition]) -> set[str]:
+    """Return the roles that read a view: by its own word, by permission, by including such."""
+    roles = [it for it in definitions.values() if isinstance(it, kinds.Role)]
+    found = set(view.roles)
+    for role in roles:
+        if any(it.allow == "read" and _covers(it, view) for it in role.permissions):
+            found.add(role.name)
+    while more := {it.name for it in roles if set(it.includes) & found} - found:
+        found |= more
+    return found
+
+
+def _covers(permission: Permission, view: kinds.View) -> bool:
+    word, name = permission.target
+    match word:
+        case "view":
+            return name == view.name
+        case "topic":
+            return name == view.topic
+        case "prefix":
+            return view.topic.startswith(name)
+        case _:
+            return False

@@ -18,6 +18,8 @@ from penstock.errors import UnavailableError
 
 SEPARATOR = ":"
 REASON_LIMIT = 300
+GREETING_SECONDS: Final = 6.0
+"""How long a person waits to hear that no broker answers. What is asked later may take longer."""
 TOPIC_CONFIG: Final = {"message.timestamp.type": "LogAppendTime"}
 """What topics of streams and views are made with."""
 

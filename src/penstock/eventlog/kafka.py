@@ -32,6 +32,7 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UsageError, quote
 from penstock.eventlog.connection import (
+    GREETING_SECONDS,
     TOPIC_CONFIG,
     BrokerError,
     client_settings,
@@ -93,9 +94,14 @@ class KafkaLog:
         """Return a topic; it need not be there yet."""
         return KafkaTopic(self, name)
 
-    def topics(self) -> list[str]:
+    def greet(self) -> None:
+        """Raise soon where no broker answers: for verbs, where a person waits."""
+        self.topics(GREETING_SECONDS)
+
+    def topics(self, limit: float | None = None) -> list[str]:
         """Return the names of the topics that the user may know of."""
-        deadline = time.monotonic() + self.settings.timeout
+        limit = self.settings.timeout if limit is None else min(limit, self.settings.timeout)
+        deadline = time.monotonic() + limit - LOOK_SECONDS
         while True:
             try:
                 found = self.admin.list_topics(timeout=LOOK_SECONDS).topics

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
+from penstock.policy.decision import Reshaped
+
 
 class PublishOutcome(StrEnum):
     """The outcome of a publication; gateways exchange the values, audit and metrics show them."""
@@ -44,6 +46,8 @@ class PublishResult(NamedTuple):
     """The journal's number for it."""
     lasting: bool = False
     """Whether the same holds for each message of this client on this topic."""
+    reshaped: Reshaped | None = None
+    """What is published instead."""
 
     @property
     def accepted(self) -> bool:

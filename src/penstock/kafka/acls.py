@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import make_directory
+from penstock.errors import quote
 from penstock.eventlog.connection import SEPARATOR
 from penstock.model.document import Document, Key
 from penstock.model.kinds import ActivationRule, Concern, Role, Stream, User, View, kinds_of
 from penstock.model.kinds.roles import Permission
 from penstock.policy.access.principals import Directory, RoleGraph
+from penstock.policy.decision import Considered, Explanation, Part, list_considered
 from penstock.store.kafka_users import KafkaUser
 
 ANY_HOST = "*"
@@ -57,6 +59,11 @@ class TopicAccess(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.allow} {self.name}{'…' if self.pattern == 'prefixed' else ''}"
+
+    def covers(self, topic: str, action: str) -> bool:
+        """Tell whether it is about a topic, as Kafka matches names, and about an action."""
+        found = topic.startswith(self.name) if self.pattern == "prefixed" else topic == self.name
+        return found and self.allow == action
 
 
 class WantedAccess:
@@ -195,6 +202,52 @@ class WantedAccess:
         for role in self.roles.values():
             if any(getattr(item, word) in names for item in role.permissions):
                 yield role.name
+
+    def giving(self, topic: str, action: str) -> dict[str, TopicAccess]:
+        """Return the roles that by themselves allow something with a topic, and by which access."""
+        found: dict[str, TopicAccess] = {}
+        for role in sorted(self.roles.keys() | self._by_view.keys()):
+            for access in sorted(self.own_access(role), key=str):
+                if access.covers(topic, action):
+                    found.setdefault(role, access)
+        return found
+
+    def explain(self, name: str, topic: str, action: str, *, login: str) -> Explanation:
+        """Say whether Kafka lets a user read or write a topic, and by which role.
+
+        `login` is what `user_status` says. Other super users and ACLs that Penstock does not
+        manage are not known here.
+        """
+        giving = self.giving(topic, action)
+        user = self.users.get(name)
+        held = () if user is None else tuple(sorted(self.graph.closure(self.roles_of(user))))
+        considered = [Considered(f"role {it}", _say_role(giving.get(it))) for it in held]
+        considered += [
+            Considered(f"role {it}", f"{access}, and {name} does not have it")
+            for it, access in giving.items()
+            if it not in held
+        ]
+        shown, more = list_considered(considered)
+        deciding = next((it for it in held if it in giving), None)
+        if user is None:
+            said = (f"no user {quote(name)}", "Kafka has no login of that name from us", Part.USERS)
+        elif user.blocked:
+            said = (f"user {name}", "the user is blocked", Part.USERS)
+        elif deciding is None:
+            said = (f"user {name}", f"none of the user's roles may {action} {topic}", Part.POLICIES)
+        elif login == "none":
+            said = (f"user {name}", "the user has no password at Kafka yet", Part.USERS)
+        else:
+            rule, reason = f"role {deciding}", f"it may {giving[deciding]}"
+            return Explanation(allowed=True, rule=rule, reason=reason, considered=shown, more=more)
+        rule, reason, part = said
+        return Explanation(
+            allowed=False, rule=rule, reason=reason, considered=shown, more=more, part=part
+        )
+
+
+def _say_role(access: TopicAccess | None) -> str:
+    return "says nothing of it" if access is None else f"may {access}"
 
 
 def _change_who(before: Mapping[Key, Document], after: Mapping[Key, Document]) -> bool:

@@ -26,7 +26,11 @@ from typing import Self
 
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UnavailableError, quote
-from penstock.eventlog.connection import read_password, require_bootstrap
+from penstock.eventlog.connection import (
+    GREETING_SECONDS,
+    read_password,
+    require_bootstrap,
+)
 from penstock.kafka.acls import Acl
 from penstock.kafka.credentials import Credential, Login, LoginRefusedError
 from penstock.kafka.protocol import (
@@ -48,6 +52,15 @@ _CLIENT = b"penstock"
 _HANDSHAKE, _AUTHENTICATE = (17, 1), (36, 1)
 _DESCRIBE_ACLS, _CREATE_ACLS, _DELETE_ACLS = (29, 2), (30, 2), (31, 2)
 _DESCRIBE_SCRAM, _ALTER_SCRAM, _DESCRIBE_CLUSTER = (50, 0), (51, 0), (60, 0)
+_API_VERSIONS = (18, 0)
+_NEEDED = {
+    "DescribeAcls": _DESCRIBE_ACLS,
+    "CreateAcls": _CREATE_ACLS,
+    "DeleteAcls": _DELETE_ACLS,
+    "DescribeUserScramCredentials": _DESCRIBE_SCRAM,
+    "AlterUserScramCredentials": _ALTER_SCRAM,
+    "DescribeCluster": _DESCRIBE_CLUSTER,
+}
 _NOT_FOUND = 91
 _LENGTH = struct.Struct(">i")
 _CODES = {
@@ -58,6 +71,18 @@ _CODES = {
     58: "user or password is wrong",
     7: "it took too long",
 }
+
+
+class _SilentError(UnavailableError):
+    """A broker that does not answer, or breaks off."""
+
+    def __init__(self, address: str, error: OSError) -> None:
+        silent = isinstance(error, TimeoutError)
+        self.cause = "does not answer" if silent else f"broke off: {error.strerror or error}"
+        super().__init__(
+            f"Kafka at {address} {self.cause}",
+            fix="check kafka.security, and the broker's log",
+        )
 
 
 class AdminConnection(ExitStack):
@@ -82,12 +107,15 @@ class AdminConnection(ExitStack):
         """Log in at the first broker that can be reached; as Penstock's own user if none is named.
 
         `address` asks for one broker. Raise `UnavailableError` where there is none,
-        `LoginRefusedError` where it says no.
+        `LoginRefusedError` where it says no. A broker that is silent is passed over soon: it is
+        after the login that it may take its time.
         """
         troubles = []
-        for place in [address] if address else require_bootstrap(settings).split(","):
+        places = [address] if address else require_bootstrap(settings).split(",")
+        limit = min(settings.timeout, GREETING_SECONDS / len(places))
+        for place in places:
             try:
-                connection = _connect(settings, place)
+                connection = _connect(settings, place, limit)
             except OSError as error:
                 troubles.append(f"{place}: {error.strerror or error}")
                 continue
@@ -98,9 +126,14 @@ class AdminConnection(ExitStack):
                     user or settings.user,
                     read_password(settings) if password is None else password,
                 )
+            except _SilentError as error:
+                broker.close()
+                troubles.append(f"{place} {error.cause}")
+                continue
             except BaseException:
                 broker.close()
                 raise
+            connection.settimeout(settings.timeout)
             return broker
         raise UnavailableError(
             f"Kafka cannot be reached ({'; '.join(troubles)})",
@@ -127,6 +160,18 @@ class AdminConnection(ExitStack):
     def identity(self) -> str:
         """Return the id of this cluster."""
         return self._describe().text()
+
+    def find_missing_requests(self) -> list[str]:
+        """Return which requests of ours the broker does not know, because it is older."""
+        response = self._ask(_API_VERSIONS, b"")
+        response.short()
+        known = {}
+        for _ in range(response.long()):
+            key, least, most = response.short(), response.short(), response.short()
+            known[key] = range(least, most + 1)
+        return [
+            name for name, (key, version) in _NEEDED.items() if version not in known.get(key, ())
+        ]
 
     def brokers(self) -> list[str]:
         """Return the addresses of the brokers that run, as the controllers know them."""
@@ -256,10 +301,7 @@ class AdminConnection(ExitStack):
                 raise self._nonsense()
             response = ResponseReader(self._receive(size))
         except OSError as error:
-            raise UnavailableError(
-                f"Kafka at {self._address} broke off: {error.strerror or error}",
-                fix="check kafka.security, and the broker's log",
-            ) from error
+            raise _SilentError(self._address, error) from error
         if response.long() != self._number:
             raise self._nonsense()
         if flexible:
@@ -282,10 +324,10 @@ class AdminConnection(ExitStack):
         )
 
 
-def _connect(settings: KafkaSettings, address: str) -> socket.socket:
+def _connect(settings: KafkaSettings, address: str, limit: float) -> socket.socket:
     host, _, port = address.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
-    connection = socket.create_connection((bare, int(port)), timeout=settings.timeout)
+    connection = socket.create_connection((bare, int(port)), timeout=limit)
     if settings.security != "sasl_ssl":
         return connection
     try:

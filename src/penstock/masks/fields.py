@@ -1,4 +1,4 @@
-"""The fields of a stream as masks see them: types, and checks of values from outside.
+"""The fields of a stream as masks see them: types, checks of values from outside, Avro schemas.
 
 Rules that hold here:
 - A value has exactly the type that its field declares, or it is no value. An int may
@@ -8,6 +8,9 @@ Rules that hold here:
   everything after it computes with the same number everywhere.
 - Texts of numbers with decimals are never made: their notation differs between Python
   and the JVM. `TEXTS` has the other types.
+- Avro's names have letters, digits and _ only. Other characters become _, and a number keeps
+  two names apart that would then be one; what a field is called otherwise stands in `doc`. A
+  field that may be null is the union of null and its type, in this order.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
@@ -198,3 +201,38 @@ def read_constant(kind: FieldType, constant: object) -> Any:
     if kind in INTEGERS and isinstance(constant, float) and constant.is_integer():
         return CHECKS[kind](int(constant))
     return CHECKS[kind](constant)
+
+
+AVRO_TYPES: Final[Mapping[FieldType, Any]] = {
+    FieldType.STRING: "string",
+    FieldType.INT: "int",
+    FieldType.LONG: "long",
+    FieldType.FLOAT: "float",
+    FieldType.DOUBLE: "double",
+    FieldType.BOOLEAN: "boolean",
+    FieldType.DATE: {"type": "int", "logicalType": "date"},
+    FieldType.TIMESTAMP: {"type": "long", "logicalType": "timestamp-micros"},
+}
+
+
+def avro_names(names: Iterable[str]) -> dict[str, str]:
+    """Return a name for each field that Avro takes."""
+    made: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        plain = f"_{plain}" if plain[:1].isdigit() else plain
+        chosen, number = plain, 2
+        while chosen in made.values():
+            chosen, number = f"{plain}_{number}", number + 1
+        made[name] = chosen
+    return made
+
+
+def avro_schema(schema: Schema, title: str = "Record") -> dict[str, Any]:
+    """Return the schema of records with these fields."""
+    fields = []
+    for (name, field), called in zip(schema.items(), avro_names(schema).values(), strict=True):
+        kind = AVRO_TYPES[field.type]
+        made = {"name": called, "type": ["null", kind] if field.optional else kind}
+        fields.append(made if called == name else {**made, "doc": name})
+    return {"type": "record", "name": title, "namespace": "penstock", "fields": fields}

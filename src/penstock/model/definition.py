@@ -18,8 +18,9 @@ from __future__ import annotations
 import enum
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -55,6 +56,8 @@ class Concern(enum.Flag):
     """Who may do what at the event log."""
     ROLES = enum.auto()
     """Who has which roles."""
+    INTERACTION = enum.auto()
+    """Which messages reach whom in which context, and what of them."""
     STATE = enum.auto()
     """What commands on the purpose state did, for those who have to follow them."""
     CONTROLS = enum.auto()
@@ -142,6 +145,10 @@ class Definition(Part):
         return Document(self.kind, self.name, body)
 
 
+Found = tuple[Marker, Steps, str]
+Walk = Callable[[Any, Steps], Iterator[Found]]
+"""Yields the marked texts of a value that stands at a place."""
+
 KINDS: dict[str, type[Definition]] = {}
 
 AnyDefinition = TypeVar("AnyDefinition", bound=Definition)
@@ -156,48 +163,90 @@ def register(model: type[AnyDefinition]) -> type[AnyDefinition]:
     return model
 
 
-def marked(definition: Definition) -> Iterator[tuple[Marker, Steps, str]]:
+def marked(definition: Definition) -> Iterator[Found]:
     """Yield every marked text of a definition, with its marker and its place."""
     yield from _marked_fields(definition, ())
     yield from definition.implied()
 
 
-def _marked_fields(model: BaseModel, path: Steps) -> Iterator[tuple[Marker, Steps, str]]:
-    for name, field in type(model).model_fields.items():
-        markers = [item for item in field.metadata if isinstance(item, Reference | ExpressionText)]
-        step = field.alias or name
-        yield from _marked_value(field.annotation, markers, getattr(model, name), (*path, step))
+def _marked_fields(model: BaseModel, path: Steps) -> Iterator[Found]:
+    for name, step, walk in _walks(type(model)):
+        yield from walk(getattr(model, name), (*path, step))
 
 
-def _marked_value(
-    annotation: Any, markers: list[Marker], value: Any, path: Steps
-) -> Iterator[tuple[Marker, Steps, str]]:
-    if value is None:
-        return
-    if isinstance(value, BaseModel):
-        yield from _marked_fields(value, path)
-        return
+@cache
+def _walks(model: type[BaseModel]) -> tuple[tuple[str, str, Walk], ...]:
+    """Return the fields of a model that may hold marked texts, and how to find them there.
+
+    Annotations are read once for each model: a set has as many definitions as a store holds.
+    """
+    walks = []
+    for name, field in model.model_fields.items():
+        walk = _make_walk(field.annotation, _markers_of(field.metadata))
+        if walk is not None:
+            walks.append((name, field.alias or name, walk))
+    return tuple(walks)
+
+
+def _markers_of(items: Iterable[Any]) -> tuple[Marker, ...]:
+    return tuple(item for item in items if isinstance(item, Reference | ExpressionText))
+
+
+def _make_walk(annotation: Any, markers: tuple[Marker, ...]) -> Walk | None:
+    """Return what finds the marked texts of a value; None where there cannot be any."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        found = [item for item in arguments[1:] if isinstance(item, Reference | ExpressionText)]
-        yield from _marked_value(arguments[0], [*markers, *found], value, path)
-    elif origin in {Union, types.UnionType}:
-        for choice in arguments:
-            yield from _marked_value(choice, markers, value, path)
-    elif isinstance(value, str):
-        if annotation is str:
+        return _make_walk(arguments[0], (*markers, *_markers_of(arguments[1:])))
+    if origin in {Union, types.UnionType}:
+        choices = [walk for it in arguments if (walk := _make_walk(it, markers)) is not None]
+        return _walk_choices(choices) if choices else None
+    if annotation is str:
+        return _walk_text(markers) if markers else None
+    if isinstance(origin, type) and issubclass(origin, Mapping | list | tuple):
+        is_mapping = issubclass(origin, Mapping)
+        inner = _make_walk(arguments[1 if is_mapping else 0], ())
+        return inner and (_walk_mapping(inner) if is_mapping else _walk_list(inner))
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return _walk_model if is_model else None
+
+
+def _walk_model(value: Any, path: Steps) -> Iterator[Found]:
+    return _marked_fields(value, path) if isinstance(value, BaseModel) else iter(())
+
+
+def _walk_text(markers: tuple[Marker, ...]) -> Walk:
+    def walk(value: Any, path: Steps) -> Iterator[Found]:
+        if isinstance(value, str):
             for marker in markers:
                 yield marker, path, value
-    else:
-        for item_annotation, step, item in _items(arguments, value):
-            yield from _marked_value(item_annotation, [], item, (*path, step))
+
+    return walk
 
 
-def _items(arguments: tuple[Any, ...], value: Any) -> Iterator[tuple[Any, str | int, Any]]:
-    """Yield what a collection holds: the annotation, the step and the value of each item."""
-    if isinstance(value, Mapping) and arguments:
-        for name, item in value.items():
-            yield arguments[1], name, item
-    elif isinstance(value, list | tuple) and arguments:
-        for index, item in enumerate(value):
-            yield arguments[0], index, item
+def _walk_choices(choices: Sequence[Walk]) -> Walk:
+    def walk(value: Any, path: Steps) -> Iterator[Found]:
+        if isinstance(value, BaseModel):  # whichever of the choices it is
+            yield from _marked_fields(value, path)
+            return
+        for choice in choices:
+            yield from choice(value, path)
+
+    return walk
+
+
+def _walk_mapping(inner: Walk) -> Walk:
+    def walk(value: Any, path: Steps) -> Iterator[Found]:
+        if isinstance(value, Mapping):
+            for name, item in value.items():
+                yield from inner(item, (*path, name))
+
+    return walk
+
+
+def _walk_list(inner: Walk) -> Walk:
+    def walk(value: Any, path: Steps) -> Iterator[Found]:
+        if isinstance(value, list | tuple):
+            for index, item in enumerate(value):
+                yield from inner(item, (*path, index))
+
+    return walk

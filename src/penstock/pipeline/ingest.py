@@ -8,7 +8,10 @@ Rules that hold here:
   have every field that the stream requires, and no line that is none, else nothing of it is fed;
   columns that the stream does not have are left out. A cell that is no value of its field's type
   goes on as text, so that its record becomes a dead letter of each view, with the reason. Memory
-  is bounded by a block of the file, whatever its size.
+  is bounded by a block of the file, whatever its size. CSV may be written in other encodings, with
+  other delimiters and without a header (`dialects`).
+- A file that was fed to a stream is known by what it holds, whatever its name (`FedFiles`): nobody
+  feeds it again by mistake.
 - `Connector` ingests each row once, however often one tries. A chunk of rows arrives together with
   a mark of how far its file is fed, or neither does. The mark has the hash of all that was fed: a
   file that was changed before that place is refused, one that grew is fed on.
@@ -20,26 +23,30 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.definitions.avro import avro_names
 from penstock.definitions.views import schema_of
 from penstock.errors import UsageError, quote
 from penstock.eventlog import Topic
+from penstock.json_text import read_object
 from penstock.masks.chain import type_reason
-from penstock.masks.fields import CHECKS, FieldType, Schema, read_text
+from penstock.masks.fields import CHECKS, FieldType, Schema, avro_names, read_text
 from penstock.model.kinds import Stream
+from penstock.pipeline.records.dialects import DELIMITERS, Dialect, detect, in_our_dialect
 from penstock.pipeline.sources.blocks import ENDINGS, Survey, read_block, survey
 from penstock.pipeline.sources.values import NO_TEXT
 
 ROWS: Final = 50_000
+LOOKED_AT: Final = 1_000
+"""How many objects of a file tell which fields it has."""
 ENCODE: Final = "save the file in UTF-8, such as with `iconv -f latin1 -t utf8`"
 FIXES: Final = {
     "csv": "give every line as many cells as the first",
@@ -47,8 +54,19 @@ FIXES: Final = {
 }
 
 
-def feed(path: Path, stream: Stream, topic: Topic) -> int:
-    """Append the records of a file to a topic; return how many."""
+@dataclass(frozen=True, slots=True)
+class CsvOptions:
+    """What is said about how CSV files are written; None: it is detected."""
+
+    encoding: str | None = None
+    delimiter: str | None = None
+    header: bool | None = None
+
+
+def feed(
+    path: Path, stream: Stream, topic: Topic, options: CsvOptions | None = None
+) -> tuple[int, Dialect | None]:
+    """Append the records of a file to a topic; return how many, and how the CSV is written."""
     if stream.source is not None:
         files = stream.source.files
         raise UsageError(
@@ -62,16 +80,42 @@ def feed(path: Path, stream: Stream, topic: Topic) -> int:
             "files are fed as JSON",
             fix="feed a stream of format json",
         )
-    form = ENDINGS.get(path.suffix)
+    form = ENDINGS.get(path.suffix.lower())
     if form is None:
-        fix = f"files end in {', '.join(ENDINGS)}"
-        raise UsageError(f"what {quote(path.name)} holds is not known", fix=fix)
+        fix = f"feed a file that ends in {', '.join(ENDINGS)}"
+        kind = f"type {path.suffix}" if path.suffix else "name without an ending"
+        raise UsageError(f"unsupported file {kind}: {quote(path.name)}", fix=fix)
     try:
-        found = survey(path, form)
+        if form != "csv":
+            return _feed(path, form, stream, topic), None
+        dialect = _find_dialect(path, stream, options or CsvOptions())
+        columns = [it.name for it in stream.fields]
+        with in_our_dialect(path, dialect, columns) as ours:
+            return _feed(ours, form, stream, topic), dialect
     except OSError as error:
         raise UsageError(
             f"{quote(path)} cannot be read: {error.strerror}", fix="name a readable file"
         ) from None
+
+
+def _find_dialect(path: Path, stream: Stream, options: CsvOptions) -> Dialect:
+    """Return how a file is written; refuse one whose first line names nothing of the stream."""
+    fields = [it.name for it in stream.fields]
+    found = detect(path, fields, encoding=options.encoding, delimiter=options.delimiter)
+    if options.header is not None:
+        return replace(found, header=options.header)
+    if not found.header and path.stat().st_size:
+        raise UsageError(
+            f"the first line of {quote(path.name)} names no field of the stream "
+            f"(read as {found.encoding} with {DELIMITERS.get(found.delimiter, found.delimiter)})",
+            fix=f"fields are {', '.join(fields[:20])}; if the file has no header, and its columns "
+            "are these in this order, add --no-header",
+        )
+    return replace(found, header=True)
+
+
+def _feed(path: Path, form: str, stream: Stream, topic: Topic) -> int:
+    found = survey(path, form)
     _check(found, form, stream, path)
     fed = 0
     for block in found.blocks:
@@ -101,6 +145,7 @@ def _check(found: Survey, form: str, stream: Stream, path: Path) -> None:
             fix=FIXES.get(form, "check the file"),
         )
     if form == "json":
+        _check_objects(path, stream)
         return
     names = set(found.header)
     if form == "avro":
@@ -112,6 +157,73 @@ def _check(found: Survey, form: str, stream: Stream, path: Path) -> None:
             f"{quote(path.name)} has no column {quote(missing[0])}, which the stream requires",
             fix=f"columns there are {', '.join(found.header[:20]) or 'none'}",
         )
+
+
+def _check_objects(path: Path, stream: Stream) -> None:
+    """Refuse a file of objects if none of its first ones has a field that is required."""
+    names: set[str] = set()
+    nested: set[str] = set()
+    with path.open("rb") as file:
+        for line in itertools.islice(file, LOOKED_AT):
+            found = read_object(line.strip().removeprefix(b"\xef\xbb\xbf"))
+            if found is None:
+                continue
+            names |= found.keys()
+            for name, value in found.items():
+                if isinstance(value, dict):
+                    nested |= {f"{name}.{inner}" for inner in value}
+    missing = [it.name for it in stream.fields if not it.optional and it.name not in names]
+    if names and missing:
+        inside = missing[0] in nested
+        where = ", but nested in an object: fields are read at the top" if inside else ""
+        raise UsageError(
+            f"no record of {quote(path.name)} has the field {quote(missing[0])}, which the stream "
+            f"requires{where}",
+            fix="write it at the top of each record, such as with jq: "
+            f"`{{{json.dumps(missing[0])}: .{missing[0]}}}`"
+            if inside
+            else f"fields there are {', '.join(sorted(names)[:20])}",
+        )
+
+
+class FedFiles:
+    """Which files were fed to a stream, by what they hold."""
+
+    def __init__(self, folder: Path, stream: str) -> None:
+        self._file = folder / ".fed" / stream / "files.jsonl"
+
+    def refuse(self, path: Path) -> str:
+        """Return the hash of a file; refuse one that was fed before."""
+        digest = self.digest(path)
+        if self._file.exists():
+            for line in self._file.read_text(encoding="utf-8").splitlines():
+                known = json.loads(line)
+                if known["sha256"] == digest:
+                    name = "" if known["file"] == path.name else f" as {quote(known['file'])}"
+                    raise UsageError(
+                        f"{quote(path.name)} was fed{name} at {known['at']} already, with "
+                        f"{known['records']:,} records",
+                        fix="add --again to append all of them once more",
+                    )
+        return digest
+
+    def digest(self, path: Path) -> str:
+        """Return the hash that a file is known by."""
+        try:
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise UsageError(
+                f"{quote(path)} cannot be read: {error.strerror}", fix="name a readable file"
+            ) from None
+
+    def note(self, path: Path, digest: str, records: int) -> None:
+        """Note that a file was fed."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        line = {"file": path.name, "sha256": digest, "records": records, "at": at}
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 CHUNK: Final = 5_000

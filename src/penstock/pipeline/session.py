@@ -29,6 +29,7 @@ from typing import Final, TypeAlias
 from pyspark.sql import SparkSession
 
 from penstock.components import JAR_SETS, find_java
+from penstock.components.finders import find_master_trouble
 from penstock.config.secrets import Secret
 from penstock.config.sections.installation import PipelineSettings
 from penstock.errors import UnavailableError
@@ -65,6 +66,12 @@ def open_session(settings: PipelineSettings, *, cores: int = 2) -> SparkSession:
     java = find_java()
     if java.path is None:
         raise UnavailableError("Spark needs Java, which is missing", fix=java.fix)
+    trouble = find_master_trouble(settings.master)
+    if trouble is not None:
+        raise UnavailableError(
+            f"the Spark master cannot be reached ({trouble})",
+            fix="check pipeline.master, and that the master runs",
+        )
     os.environ.setdefault("JAVA_HOME", str(java.path.resolve().parent.parent))
     builder = SparkSession.builder.appName("penstock").master(settings.master)
     if settings.master.startswith("local"):

@@ -3,7 +3,8 @@
     request ─▶ users ─▶ broker topics ─▶ subscription ─▶ declared purposes ─▶ claims ─┐
                              │ a write                                   reservations ◀─┘
                              ▼                                                 ▼
-    decision ◀── policies, preferences, emergencies ◀── consent ◀── purposes of the message
+    decision ◀── interaction ◀── policies, preferences, ◀── consent ◀── purposes of the message
+                                 emergencies
 
 Gateway, command line, demonstrations and, later, console and views ask it and nothing else.
 
@@ -20,8 +21,9 @@ Rules that hold here:
 - Consent is a part behind the purposes: what the data subject opted out of. No policy and no
   emergency grants against it, as none grants against a purpose.
 - Roles are no part: they are who asks (`access.principals`), and so count in every part.
-- A new kind of rule is a new part in `_compose`, nowhere else: interaction rules belong behind
-  the policies. A part is a class with
+- Interaction rules come last: restrictions take away from what all others allow, and what
+  transformations do to a message goes along with the decision of the part before.
+- A new kind of rule is a new part in `_compose`, nowhere else. A part is a class with
   `decide` and `explain` beside those below, and members of `Part`.
 - No I/O, no clock: environment and situations come with the request.
 - A part that denies names what its denial depends on; a grant depends on what all parts
@@ -32,19 +34,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
-from penstock.errors import UsageError, quote
-from penstock.model.purposes import PurposeSet, check_purpose
-from penstock.model.topics import check_topic
-from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
+from penstock.errors import quote
+from penstock.policy.access.emergencies import Situations
 from penstock.policy.access.engine import AccessEngine
-from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import DEFAULT
-from penstock.policy.access.principals import ANONYMOUS, Action
+from penstock.policy.access.principals import Action
 from penstock.policy.access.rules import ADMINISTER, MARK, MONITOR, BrokerTopics
 from penstock.policy.consent.prohibitions import Prohibitions
 from penstock.policy.decision import Considered, Decision, Depends, Explanation, Part
+from penstock.policy.interaction import InteractionEngine, InteractionPart
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.explanations import explain_message, explain_topic, name_subscription
 from penstock.policy.purposes.rights import (
@@ -53,7 +53,7 @@ from penstock.policy.purposes.rights import (
     DeclaredPurposes,
     PurposeClaims,
 )
-from penstock.policy.purposes.subscriptions import Subscription
+from penstock.policy.request import AccessRequest
 
 KeepsOut = Callable[[str | None], bool]
 """Says of a user whether they may not connect."""
@@ -63,79 +63,6 @@ CONSENT: Final = "consent"
 """The rule that allows where somebody opted out, and not the data subject."""
 UNSTAMPED: Final = "unstamped"
 """The rule that denies a message of which nobody knows who published it."""
-
-
-class AccessRequest(NamedTuple):
-    """Whether someone may read or write a message, for a purpose, now."""
-
-    action: Action
-    topic: str
-    user: str | None = None
-    client: str | None = None
-    purpose: str | None = None
-    """The access purpose; writing has none."""
-    message_purposes: PurposeSet | None = None
-    """The purposes that the message carries for itself."""
-    subscription: Subscription | None = None
-    """The subscription that the message would pass through, where one is held."""
-    message: Message | None = None
-    """What is read or written. None says that nobody knows who published it."""
-    environment: Mapping[str, Any] = {}
-    """What conditions know as `e`, the time included; the purpose is added here."""
-    situations: Situations = NO_SITUATIONS
-    attributes: Mapping[str, Any] | None = None
-    """Attributes of a hypothetical principal: they go before those that are known."""
-
-
-def make_request(
-    topic: str,
-    *,
-    action: Action = "read",
-    purpose: str | None = None,
-    user: str | None = None,
-    client: str | None = None,
-    attributes: Mapping[str, Any] | None = None,
-    about: Mapping[str, Any] | None = None,
-    environment: Mapping[str, Any] | None = None,
-    payload: Mapping[str, Any] | None = None,
-    publisher: str | None = None,
-    data_subject: str | None = None,
-    message_purposes: PurposeSet | None = None,
-    situations: Situations = NO_SITUATIONS,
-) -> AccessRequest:
-    """Make the request of a question by hand: of a message as it is described, checked.
-
-    `about` are attributes of a hypothetical object, `publisher` is who published what is read,
-    `data_subject` whom it is about where the topic does not tell.
-    """
-    check_topic(topic)
-    user, publisher = (None if it == ANONYMOUS else it for it in (user, publisher))
-    if purpose is not None:
-        check_purpose(purpose)
-    writes = action == "write"
-    if writes and purpose is not None:
-        raise UsageError(
-            "a purpose belongs to reading; writing has none", fix="leave out the purpose"
-        )
-    return AccessRequest(
-        action,
-        topic,
-        user,
-        client,
-        purpose,
-        message_purposes=message_purposes,
-        message=Message(
-            topic,
-            payload or {},
-            user=user if writes else publisher,
-            client=client if writes else None,
-            about=about,
-            data_subject=data_subject,
-        ),
-        environment=environment or {},
-        situations=situations,
-        attributes=attributes or {},
-    )
 
 
 class Authorizer:
@@ -151,6 +78,7 @@ class Authorizer:
         "claims",
         "consent",
         "declared",
+        "interaction",
         "purposes",
     )
 
@@ -163,8 +91,10 @@ class Authorizer:
         broker_topics: BrokerTopics,
         keeps_out: KeepsOut,
         consent: Prohibitions | None = None,
+        interaction: InteractionEngine | None = None,
     ) -> None:
         self.consent = consent or Prohibitions()
+        self.interaction = interaction or InteractionEngine()
         self.purposes = purposes
         self.declared = declared
         self.access = access
@@ -178,6 +108,7 @@ class Authorizer:
             self._limitation,
             _ConsentPart(self.consent),
             access,
+            self.interaction,
         )
         # Looked up once: the lookups would cost as much as a part does.
         self._checks = {
@@ -193,8 +124,16 @@ class Authorizer:
                 continue
             if not decision.allowed:
                 return decision
-            if decided is not None and decided.depends:
-                decision = replace(decision, depends=decision.depends | decided.depends)
+            if decided is not None:
+                if decision.part is _INTERACTION:
+                    # It grants nothing: who did is to be told.
+                    decision = replace(
+                        decided,
+                        reshaping=decision.reshaping,
+                        depends=decision.depends | decided.depends,
+                    )
+                elif decided.depends:
+                    decision = replace(decision, depends=decision.depends | decided.depends)
             decided = decision
         return decided or _UNOPPOSED
 
@@ -205,7 +144,10 @@ class Authorizer:
             return Explanation(
                 allowed=True, rule=DEFAULT, reason="policies are not required for writing"
             )
-        deciding = next((it for it in told if not it.allowed), told[-1])
+        granting = (it for it in reversed(told) if it.part is not _INTERACTION)
+        deciding = next((it for it in told if not it.allowed), None)
+        if deciding is None:
+            deciding = next(granting, told[-1])
         return replace(
             deciding,
             considered=tuple(item for it in told for item in it.considered),
@@ -234,12 +176,27 @@ class Authorizer:
         )
         return next(it for it in told if not it.allowed)
 
+    def refuse_by_context(
+        self,
+        user: str | None,
+        client: str | None,
+        filter_: str,
+        e: Mapping[str, Any],
+        situations: Situations,
+    ) -> str | None:
+        """Name the restriction that does not permit a subscription now, None where none does."""
+        if not self.interaction.in_use:
+            return None
+        principal = self.access.principal(user, client)
+        return self.interaction.refuse_subscription(principal, filter_, e, situations)
+
     def name_purpose_denial(self, request: AccessRequest) -> str:
         """Name the rule by which rights and purposes deny reading, nothing where they do not.
 
         Policies are not looked at: a refusal stays cheap, and none of them is named for it.
         """
-        parts = (it for it in self._parts["read"] if not isinstance(it, _AccessPart))
+        later = (_AccessPart, InteractionPart)
+        parts = (it for it in self._parts["read"] if not isinstance(it, later))
         told = (it for part in parts for it in part.explain(request))
         return next((it.rule for it in told if not it.allowed), "")
 
@@ -258,22 +215,20 @@ def _compose(
     limitation: _PurposePart,
     by_consent: _ConsentPart,
     access: AccessEngine,
+    interaction: InteractionEngine,
 ) -> Mapping[Action, tuple[_AuthorizerPart, ...]]:
     """Put the parts in their order; the place for each further kind of rule."""
     by_access = _AccessPart(access)
+    # Where nobody has such rules they cost nothing.
+    last = (InteractionPart(interaction, access),) if interaction.in_use else ()
     return {
-        "read": (
-            by_user,
-            by_broker,
-            limitation,
-            by_consent,
-            by_access,
-            # Interaction rules: here.
-        ),
-        "write": (by_user, by_broker, by_access),
+        "read": (by_user, by_broker, limitation, by_consent, by_access, *last),
+        "write": (by_user, by_broker, by_access, *last),
     }
 
 
+_INTERACTION: Final = Part.INTERACTION
+_UNSEEN: Final = Decision(allowed=False, rule="unseen message", part=_INTERACTION)
 _UNOPPOSED: Final = Decision(allowed=True, rule=DEFAULT)
 _KEPT_OUT: Final = Decision(allowed=False, rule=BLOCKED, part=Part.USERS)
 _ENTITLED: Final = Decision(allowed=True, rule="", part=Part.BROKER_TOPICS)
@@ -464,7 +419,11 @@ class _AccessPart:
             return _UNSTAMPED
         principal = access.principal(request.user, request.client, request.attributes)
         return access.decide(
-            request.action, principal, request.message, _environment(request), request.situations
+            request.action,
+            principal,
+            request.message,
+            request.e,
+            request.situations,
         )
 
     def explain(self, request: AccessRequest) -> Iterator[Explanation]:
@@ -477,7 +436,11 @@ class _AccessPart:
             return
         principal = access.principal(request.user, request.client, request.attributes)
         told = access.explain(
-            request.action, principal, request.message, _environment(request), request.situations
+            request.action,
+            principal,
+            request.message,
+            request.e,
+            request.situations,
         )
         if request.user is None and request.client is not None:
             told = replace(told, considered=(_unproven(request.client), *told.considered))
@@ -487,9 +450,3 @@ class _AccessPart:
 def _unproven(client: str) -> Considered:
     why = "without a user it counts for nothing: anybody can choose a client identifier"
     return Considered(f"client {client}", why)
-
-
-def _environment(request: AccessRequest) -> Mapping[str, Any]:
-    if request.action == "read":
-        return {**request.environment, "purpose": request.purpose}
-    return request.environment

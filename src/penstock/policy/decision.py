@@ -10,11 +10,11 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 CONSIDERED_LIMIT = 100
 
@@ -33,6 +33,7 @@ class Part(StrEnum):
     POLICIES = "policies"
     PREFERENCES = "preferences"
     EMERGENCIES = "emergencies"
+    INTERACTION = "interaction"
 
 
 class Depends(IntFlag):
@@ -68,6 +69,36 @@ class Applied(NamedTuple):
         return f"{self.scenario}={self.situation}"
 
 
+class Reshaped(NamedTuple):
+    """What leaves instead of a message."""
+
+    payload: bytes | None
+    """None: the message itself is not published."""
+    topic: str | None = None
+    """None: the topic that it has."""
+    copies: tuple[tuple[str, bytes], ...] = ()
+    """What is published beside it: topic and payload of each."""
+    keeps_properties: bool = False
+    """Whether user properties, response topic and correlation data stay."""
+
+
+Seen = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
+"""What expressions see: s, o, e and t."""
+
+
+class Reshaping(Protocol):
+    """Carries out the transformations that apply to a message."""
+
+    name: str
+    """Their names, for the audit log and explanations."""
+    fixed: bool
+    """Whether the outcome follows from the message alone, whoever gets it."""
+
+    def apply(self, message: Any, see: Callable[[], Seen]) -> Reshaped | str:
+        """Return what leaves, or why nothing does."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The outcome of a decision, for the hot path."""
@@ -81,6 +112,8 @@ class Decision:
     overridden: bool = False
     """Whether an emergency set the publisher's preferences aside: to be audited."""
     part: Part = Part.POLICIES
+    reshaping: Reshaping | None = None
+    """What is done to the message before it leaves; who ignores it must let nothing pass."""
 
     def __bool__(self) -> bool:
         return self.allowed

@@ -53,7 +53,12 @@ from penstock.rights.notices import NoticeSender, NoticeWorker
 from penstock.store.rights.compliance import OverdueRule
 from penstock.store.rights.outbox import Notice
 from penstock.store.rights.requests import CHECK, SEND, RequestBook, Work
-from penstock.store.rights.tables import LOST, ProgressEvent, ProgressStatus
+from penstock.store.rights.tables import (
+    LOST,
+    ProgressEvent,
+    ProgressStatus,
+    SealBrokenError,
+)
 from penstock.telemetry import Endpoint, Health, counter, gauge, get_logger
 
 LEASE_SECONDS: Final = 60.0
@@ -185,7 +190,12 @@ class RightsWorker:
             self._send(work, subscriber, control)
 
     def _send(self, work: Work, subscriber: ControlSubscriber, control: Control) -> None:
-        subject = self._book.subject_of(work.request)
+        try:
+            subject = self._book.subject_of(work.request)
+        except SealBrokenError:
+            # Somebody changed the row: this request fails, and no other waits for it.
+            self._fail(work, subscriber, "sealed")
+            return
         if subject is None:
             return  # completed meanwhile
         notification = Notification(

@@ -25,7 +25,7 @@ from sqlalchemy import Connection
 
 from penstock.config.secrets import SecretFile
 from penstock.errors import PenstockError, UnavailableError
-from penstock.policy.consent.opt_outs import NOBODY, NumberOf, OptOutIndex
+from penstock.policy.consent.prohibitions import NOBODY, NumberOf, OptOutIndex
 from penstock.store.consent import FINGERPRINT, MARKS, SINCE, Choice, changes_table
 from penstock.store.database import Database
 from penstock.store.enforcement_points import EnforcementPoints
@@ -111,10 +111,9 @@ class OptOutFeed:
         while since < epoch:
             rows = connection.execute(_PAGE_SINCE, {"since": since, "upto": epoch}).all()
             counts: dict[str, Counter[int]] = {}
-            for row in rows:
-                who = number_of(row.subject)
-                more = 1 if row.choice == Choice.OPT_OUT else -1
-                counts.setdefault(row.purpose, Counter())[who] += more
+            for _, subject, purpose, choice in rows:
+                who = number_of(subject)
+                counts.setdefault(purpose, Counter())[who] += 1 if choice == Choice.OPT_OUT else -1
                 if changed is not None:
                     changed.add(who)
             since = rows[-1].epoch if rows else epoch

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from penstock.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from penstock.supervisor.part import HttpProbe, Part, Probe, TcpProbe
+    from penstock.supervisor.parts import HttpProbe, Part, Probe, TcpProbe
     from penstock.supervisor.status import PartStatus, RunFolder, SupervisorStatus
     from penstock.supervisor.supervisor import Supervisor
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "part": ("HttpProbe", "Part", "Probe", "TcpProbe"),
+            "parts": ("HttpProbe", "Part", "Probe", "TcpProbe"),
             "status": ("PartStatus", "RunFolder", "SupervisorStatus"),
             "supervisor": ("Supervisor",),
         },

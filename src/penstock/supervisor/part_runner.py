@@ -28,8 +28,7 @@ from pathlib import Path
 
 from penstock.config import Config
 from penstock.errors import LAST_WORDS, PenstockError, UnavailableError, quote
-from penstock.supervisor.part import TRANSITIONS, Backoff, Part, PartEvent, PartState, Probe
-from penstock.supervisor.parts import PARTS
+from penstock.supervisor.parts import PARTS, TRANSITIONS, Backoff, Part, PartEvent, PartState, Probe
 from penstock.supervisor.status import PartStatus, RunFolder
 from penstock.telemetry import counter, gauge, get_logger
 

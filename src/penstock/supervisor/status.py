@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from penstock.errors import UnavailableError, quote
-from penstock.supervisor.part import PartState
+from penstock.supervisor.parts import PartState
 
 LOCK_TRIES = 20
 LOCK_PAUSE = 0.05

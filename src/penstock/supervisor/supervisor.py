@@ -24,9 +24,9 @@ from collections.abc import Callable, Mapping, Sequence
 from penstock import __version__
 from penstock.config import FILE_VARIABLE, Config
 from penstock.errors import UnavailableError, quote
-from penstock.supervisor.part import Part, PartState, in_order
+from penstock.supervisor.gathered_metrics import gather
 from penstock.supervisor.part_runner import PART_UP, PartRunner
-from penstock.supervisor.parts import configured_parts
+from penstock.supervisor.parts import Part, PartState, configured_parts, in_order
 from penstock.supervisor.status import RunFolder, SupervisorStatus, overall
 from penstock.telemetry import Endpoint, Health, get_logger
 
@@ -89,8 +89,22 @@ class Supervisor:
             return
         health = Health()
         health.register("parts", self._check_parts)
-        self._monitor = Endpoint(health, host=settings.host, port=settings.port)
+        self._monitor = Endpoint(
+            health, host=settings.host, port=settings.port, render=self._gather_metrics
+        )
         self._monitor.start()
+
+    def _gather_metrics(self) -> bytes:
+        host = self._config.monitor.host
+        running = [it.part for it in self._runners.values() if it.state is PartState.RUNNING]
+        asked = {part.name: part.monitors(self._config) for part in running}
+        return gather(
+            {
+                name: [(host, port) for port in ports if port]
+                for name, ports in asked.items()
+                if ports
+            }
+        )
 
     def _check_parts(self) -> str | None:
         down = [name for name, runner in self._runners.items() if runner.state != PartState.RUNNING]

@@ -18,6 +18,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Self
@@ -37,9 +38,17 @@ POLL_SECONDS = 0.1
 class Endpoint:
     """The server; it runs from `start` to `stop`, or inside a `with` block."""
 
-    def __init__(self, health: Health, *, host: str = LOOPBACK, port: int = 0) -> None:
+    def __init__(
+        self,
+        health: Health,
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        render: Callable[[], bytes] = metrics.render,
+    ) -> None:
         self.health = health
         self._address = (host, port)
+        self._render = render
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -58,7 +67,7 @@ class Endpoint:
         """Listen and answer."""
         host, port = self._address
         try:
-            self._server = _Server(self._address, self.health)
+            self._server = _Server(self._address, self.health, self._render)
         except OSError as error:
             raise UnavailableError(
                 f"cannot listen on {quote(host)} port {port} for metrics: {error.strerror}",
@@ -92,13 +101,15 @@ class _Server(HTTPServer):
     server_address: tuple[str, int]
     request_queue_size = 4 * CONNECTIONS_LIMIT
 
-    def __init__(self, address: tuple[str, int], health: Health) -> None:
+    def __init__(
+        self, address: tuple[str, int], health: Health, render: Callable[[], bytes]
+    ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.health = health
         self._threads = threading.BoundedSemaphore(THREADS_LIMIT)
         self._open: dict[socket.socket, None] = {}
         self._lock = threading.Lock()
-        self.page = _Page()
+        self.page = _Page(render)
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -155,7 +166,8 @@ def _shut(connection: socket.socket) -> None:
 class _Page:
     """The figures as they were rendered last."""
 
-    def __init__(self) -> None:
+    def __init__(self, render: Callable[[], bytes]) -> None:
+        self._render = render
         self._lock = threading.Lock()
         self._rendered = 0.0
         self._body = b""
@@ -164,7 +176,7 @@ class _Page:
         """Return figures that are fresh, rendering them where need be."""
         with self._lock:
             if not self._body or time.monotonic() - self._rendered > FRESH_SECONDS:
-                self._body = metrics.render()
+                self._body = self._render()
                 self._rendered = time.monotonic()
             return self._body
 

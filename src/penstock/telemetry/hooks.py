@@ -1,7 +1,7 @@
 """What Python calls for errors that nobody caught.
 
 By itself Python prints them with their text, which may quote what people sent. A module of
-its own: `redaction` admits the literals of whoever logs, and not those of `logs`.
+its own: `redaction` admits the literals of whoever logs, and not those of `logs` and `loggers`.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ import pytest
 
 from penstock.components import MosquittoServer, PostgresServer
 from penstock.mqtt import Disconnect, ReasonCode
-from penstock.store.client_requests import answers_table, requests_table
 from penstock.store.database import Database
+from penstock.store.enforcement_points import answers_table, requests_table
 from tests.support.gateway.harness import GatewayProcess, make_process, share
 from tests.support.gateway.raw import RawClient
 from tests.support.store import postgres_databases

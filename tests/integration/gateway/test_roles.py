@@ -20,8 +20,7 @@ from penstock.model.document import Document, Key
 from penstock.mqtt import V3, V5, ReasonCode
 from penstock.store.audit.signatures import Signer
 from penstock.store.database import Database
-from penstock.store.definitions.appointments import sign_documents
-from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.checked import CheckedDefinitions, sign_documents
 from penstock.store.definitions.history import Definitions
 from tests.support.gateway.harness import GatewayThread, run_gateway, share
 from tests.support.gateway.pair import wait_until

@@ -74,6 +74,8 @@ def test_users_and_roles_by_commands(folder: Path) -> None:
     assert acls_of(folder, "carl") == FRONT
     settings = load(folder / "penstock.yaml").kafka
     AdminConnection.open(settings, "carl", "secret").close()
+    with AdminConnection.open(settings) as connection:
+        assert connection.find_missing_requests() == []
     run(folder, "role", "add", "boss", "desk", "--include", "clerk")
     run(folder, "user", "assign", "carl", "boss")
     assert ask(folder, "user", "show", "carl") == {

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from penstock.components import KafkaCluster
 from penstock.errors import UsageError
 from penstock.eventlog import EventLog, Topic
+from penstock.eventlog.connection import producer_settings
 from penstock.eventlog.files import MarkedTopic
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.kinds import Stream
@@ -187,7 +189,7 @@ def test_a_killed_connector_goes_on_where_it_was(kafka: KafkaCluster, tmp_path: 
 def test_readers_get_tables_and_others_a_reason(kafka: KafkaCluster, tmp_path: Path) -> None:
     install(tmp_path, kafka)
     log = KafkaLog(settings_of(kafka))
-    log.make_topic("fed-all")
+    log.make_topic("fed-all", 2)
     log.topic("fed-all").append([json.dumps({"pid": 1, "name": "Anna\x1b[2J"}).encode()])
     for user, role in (("rita", ["--role", "reader"]), ("nobody", [])):
         made = run_command(tmp_path, "user", "add", user, "--generate", *role)
@@ -202,9 +204,27 @@ def test_readers_get_tables_and_others_a_reason(kafka: KafkaCluster, tmp_path: P
     denied = run_command(tmp_path, "consume", "all", "--user", "nobody")
     assert denied.returncode == 1
     assert "does not let 'nobody' read 'fed-all'" in denied.stderr
+    assert "penstock explain --kafka-topic fed-all" in denied.stderr.replace("\n", "")
+    for user, code in (("rita", 0), ("nobody", 1), ("stranger", 1)):
+        checked = run_command(tmp_path, "check", "--view", "all", "--subject", user)
+        assert checked.returncode == code, checked.stderr
+    explained = run_command(tmp_path, "explain", "--kafka-topic", "fed-all", "--json")
+    told = json.loads(explained.stdout)["roles"]
+    assert told == [{"role": "reader", "may": "read fed-all", "users": ["rita"]}]
     environment = {"PENSTOCK_READER_PASSWORD": "wrong"}
     wrong = run_command(tmp_path, "consume", "all", "--user", "rita", env=environment)
     assert wrong.returncode == 1
     assert "wrong user or password" in wrong.stderr
     missing = run_command(tmp_path, "consume", "none", "--user", "rita")
     assert missing.returncode == 2
+    # A mark ends each transaction, and takes an offset as a record does.
+    writer = Producer(producer_settings(log.settings, log.user, log.password, transaction="few"))
+    writer.init_transactions(30)
+    for pid in range(2, 10):
+        writer.begin_transaction()
+        writer.produce("fed-all", json.dumps({"pid": pid}).encode(), partition=pid % 2)
+        writer.commit_transaction(30)
+    for rows, pids in ((4, [6, 7, 8, 9]), (20, [1, *range(2, 10)])):
+        words = ("consume", "all", "--user", "rita", "--json", "--rows", str(rows))
+        lines = run_command(tmp_path, *words).stdout.splitlines()
+        assert [json.loads(line)["pid"] for line in lines] == pids

@@ -113,8 +113,8 @@ def test_json_of_several_partitions_arrives_once(
 def test_avro_and_envelopes_arrive(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    from penstock.definitions.avro import avro_schema  # noqa: PLC0415
     from penstock.definitions.views import schema_of  # noqa: PLC0415
+    from penstock.masks.fields import avro_schema  # noqa: PLC0415
 
     settings = settings_of(kafka)
     log = KafkaLog(settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -348,6 +349,20 @@ def test_what_cannot_work_is_refused_at_once(
     elsewhere.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     with pytest.raises(UsageError, match="time zone"):
         anonymize(visits(elsewhere), view="nurse", definitions=definitions, key=KEY)
+
+
+def test_python_loads_pyspark_as_it_is_installed(session: SparkSession) -> None:
+    import pyarrow as pa  # type: ignore[import-untyped] # noqa: PLC0415 - only here
+    import pyspark  # noqa: PLC0415 - only here
+
+    def tell(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyspark  # noqa: PLC0415 - where the task runs
+
+        for _ in batches:
+            yield pa.record_batch({"path": [pyspark.__file__]})
+
+    found = session.range(1).mapInArrow(tell, "path string").collect()
+    assert {row["path"] for row in found} == {pyspark.__file__}
 
 
 def test_each_shard_has_a_partition_of_its_own(session: SparkSession) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pytest
 
-from penstock.definitions.avro import avro_schema
 from penstock.definitions.views import schema_of
+from penstock.masks.fields import avro_schema
 from penstock.model.kinds import Stream
 
 if TYPE_CHECKING:

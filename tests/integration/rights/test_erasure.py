@@ -304,6 +304,21 @@ def test_what_nobody_can_look_through_remains_and_is_listed(
     assert left["shares"] == "the stream does not say whom records are about"
 
 
+@pytest.mark.needs("postgresql", "mosquitto")
+def test_a_worker_on_another_machine_than_the_files_says_so(
+    database: Database, tmp_path: Path, mosquitto: MosquittoServer
+) -> None:
+    place = Installation(tmp_path, database, DOCUMENTS[0], DOCUMENTS[2], **settings(mosquitto.port))
+    assert place.erase("ann").outcome is Outcome.DONE
+    left = {it["place"]: it["reason"] for it in place.evidence("ann").content["remains"]}
+    assert "no such folder" in left["event log"]
+    assert "no such folder" in left["views"]
+    place.record("vitals", {"pid": "ben"})
+    assert place.erase("ben", "other").outcome is Outcome.DONE
+    remains = place.evidence("ben", "other").content["remains"]
+    assert "event log" not in {it["place"] for it in remains}
+
+
 @pytest.mark.needs("postgresql")
 def test_what_a_view_published_before_it_was_changed_goes_too(
     database: Database, tmp_path: Path

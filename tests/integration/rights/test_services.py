@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,12 @@ from penstock.rights.dispatch.http import Caller
 from penstock.rights.dispatch.message import Dispatched, derive_key, verify
 from penstock.store.database import Database
 from penstock.store.rights.requests import NewRequest
-from penstock.store.rights.tables import ProgressEvent, ProgressStatus, RequestStatus
+from penstock.store.rights.tables import (
+    ProgressEvent,
+    ProgressStatus,
+    RequestStatus,
+    requests_table,
+)
 from tests.support.rights.office import HOUR, SECRET, Office
 from tests.support.rights.service import Service, serving
 
@@ -120,11 +126,29 @@ def test_a_service_that_is_gone_from_the_definitions_fails(
     assert office.look()[1:] == (ProgressStatus.SENDFAILED, "not-defined")
 
 
+def test_a_request_that_somebody_tampered_with_fails_alone(
+    database: Database, service: Service
+) -> None:
+    office = Office(database, service.uri, contact_email="crm-team@example.com")
+    wanted = NewRequest("app", "other", "forget", "delete", "ben", (), {"crm": HOUR}, ())
+    (other,) = office.book.submit([wanted], 1)
+    with database.write() as connection:
+        own = requests_table.c.id == office.accepted.id
+        connection.execute(requests_table.update().where(own).values(sealed=b"x" * 40))
+    office.work()
+    assert office.look() == (RequestStatus.SOMEFAILED, ProgressStatus.SENDFAILED, "sealed")
+    assert [it[:2] for it in office.notices()] == [("alert", "email")]
+    assert [it[0]["request"] for it in service.told] == [other.id]
+
+
 @pytest.mark.parametrize(
     "host",
     ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "10.0.0.1", "169.254.169.254",
      "192.168.1.1", "0.0.0.0",  # noqa: S104
-     "[fe80::1]", "[fd00::1]", "224.0.0.1", "100.64.0.1", "2130706433"],
+     "[fe80::1]", "[fd00::1]", "224.0.0.1", "100.64.0.1", "2130706433",
+     # IPv6 that carries an IPv4 address, or is no global unicast address.
+     "[64:ff9b::7f00:1]", "[64:ff9b::a9fe:a9fe]", "[64:ff9b:1::7f00:1]", "[2002:7f00:1::]",
+     "[::7f00:1]", "[::ffff:0:7f00:1]", "[fec0::1]", "[2001:0:7f00:1::]", "192.88.99.1"],
 )  # fmt: skip
 def test_no_uri_leads_into_the_network(host: str) -> None:
     """No packet is sent: the address is refused before anything connects."""
@@ -132,6 +156,42 @@ def test_no_uri_leads_into_the_network(host: str) -> None:
     assert isinstance(made, Dispatched)
     assert made.trouble in {"address-refused", "unreachable"}
     assert made.trouble == "address-refused" or host == "[fe80::1]"
+
+
+@pytest.mark.parametrize("host", ["1.1.1.1", "2606:4700::1", "64:ff9b::101:101"])
+def test_public_addresses_may_be_called(host: str) -> None:
+    assert Caller()._may_reach(host)
+
+
+def test_a_name_leads_where_it_was_checked_whatever_it_says_later(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DNS rebinding: the second answer of a name server leads elsewhere."""
+    answers = iter([["127.0.0.1"], ["127.0.0.2"], ["127.0.0.1", "127.0.0.2"]])
+
+    ask = socket.getaddrinfo
+
+    def resolve(host: str, port: int, *more: Any, **named: Any) -> list[Any]:
+        if host != "crm.example":
+            return ask(host, port, *more, **named)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (it, port)) for it in next(answers)]
+
+    port = service.server.server_port
+    caller = Caller(allowed=[ipaddress.ip_network("127.0.0.1/32")])
+    connect = socket.create_connection
+    reached: list[str] = []
+
+    def note(address: tuple[str, int], timeout: float | None) -> socket.socket:
+        reached.append(address[0])
+        return connect(address, timeout)
+
+    monkeypatch.setattr(socket, "create_connection", note)
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", resolve)
+        made = [caller.post(f"http://crm.example:{port}/", b"{}", {}) for _ in range(3)]
+    assert made[0] == 202
+    assert [it.trouble for it in made[1:] if isinstance(it, Dispatched)] == ["address-refused"] * 2
+    assert reached == ["127.0.0.1"]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -97,8 +98,9 @@ class House:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def ask(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+    def ask(self, path: str, port: int | None = None) -> str:
+        url = f"http://127.0.0.1:{port or self.port}{path}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
             text: str = answer.read().decode()
             return text
 
@@ -134,6 +136,10 @@ def test_views_run_under_the_supervisor_and_are_measured(house: House) -> None:
     _until(lambda: house.figure("published_total", "doctor") == 64)
     _until(lambda: (house.figure("k", "research") or 0) >= 4)
     assert house.figure("k_counts_persons", "research") == 1
+    gathered = house.ask("/metrics", urlsplit(started["monitor"]).port).splitlines()
+    assert 'penstock_view_published_total{process="pipeline",view="doctor"} 64.0' in gathered
+    assert 'penstock_part_up{part="pipeline",process="supervisor"} 1.0' in gathered
+    assert 'penstock_part_scraped{part="pipeline",process="supervisor"} 1.0' in gathered
     _until(lambda: house.figure("k", "doctor") == 7)
     assert house.figure("lag", "doctor") == 0
     assert house.figure("running", "research") == 1

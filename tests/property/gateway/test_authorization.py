@@ -27,10 +27,11 @@ from penstock.model.document import Document
 from penstock.model.purposes import PurposeSet
 from penstock.model.topics import matches
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.policy.authorizer import AccessRequest, Authorizer, make_request
-from penstock.policy.consent.opt_outs import NOBODY
+from penstock.policy.authorizer import Authorizer
+from penstock.policy.consent.prohibitions import NOBODY
 from penstock.policy.decision import Explanation, Part
 from penstock.policy.purposes.settings import PurposeSettings
+from penstock.policy.request import AccessRequest, make_request
 from tests.support.gateway.authorization import Checks, Pairs, delivered
 from tests.support.scale import scaled
 
@@ -392,6 +393,7 @@ def test_gateway_authorizer_explanation_and_model_agree() -> None:
     wanted = {f"denied by {part}" for part in Part} - {
         "denied by subscription",  # that is the gateway's alone: `held back`
         "denied by emergencies",  # they grant only
+        "denied by interaction",  # see `test_interaction`
     }
     wanted |= {f"allowed by {it}" for it in ("reservations", "consent", "policies", "emergencies")}
     wanted |= {"delivered", "held back", "paused"}

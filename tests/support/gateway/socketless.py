@@ -136,7 +136,9 @@ class Socketless:
             close_denied=close_denied,
         )
         notation = Notation()
-        admission = Admission(context, self.checks.publication, notation, cast("Any", None))
+        admission = Admission(
+            context, self.checks.publication, notation, cast("Any", None), cast("Any", None)
+        )
         handlers = Handlers(admission, cast("Any", None), cast("Any", None))
         self.client = Downstream(context, self.registry, arrival, handlers)
         self.line = Line(Sender.SERVER, version)

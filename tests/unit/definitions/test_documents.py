@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.definitions import DefinitionSet, read_paths, read_text
-from penstock.definitions.documents import write_json, write_yaml
+from penstock.definitions import DefinitionSet, differences, read_paths, read_text
+from penstock.definitions.documents import Difference, write_json, write_yaml
 from penstock.errors import InvalidError, UsageError
 from penstock.model.document import Document
 
@@ -116,3 +117,35 @@ def test_aliases_cannot_blow_up_memory() -> None:
         f"l{level}: &l{level} [" + ", ".join([f"*l{level - 1}"] * 10) + "]" for level in range(1, 9)
     ]
     assert "aliases expanded" in _check("\n".join(lines))
+
+
+STORED = {"allow": ["x"], "description": "old", "prohibit": []}
+
+
+def _difference(after: dict[str, Any]) -> Difference:
+    old, new = (Document("reservation", "a/#", body) for body in (STORED, after))
+    (found,) = differences({old.key: old}, {new.key: new})
+    return found
+
+
+def test_the_order_of_fields_is_no_difference() -> None:
+    found = _difference({"prohibit": [], "description": "new", "allow": ["x"]})
+    assert [line for line in found.lines() if line[0] in "+-"] == [
+        "-description: old",
+        "+description: new",
+    ]
+    assert not found.means_the_same
+
+
+def test_the_order_within_lists_of_objects_is_no_difference_either() -> None:
+    old = Document("view", "v", {"anonymizers": [{"anonymizer": "noise", "keys": ["a"]}]})
+    new = Document("view", "v", {"anonymizers": [{"keys": ["a"], "anonymizer": "blurring"}]})
+    (found,) = differences({old.key: old}, {new.key: new})
+    changed = [line.strip() for line in found.lines() if line[0] in "+-"]
+    assert changed == ["-  anonymizer: noise", "+  anonymizer: blurring"]
+
+
+def test_a_default_that_is_written_out_means_the_same() -> None:
+    found = _difference({"allow": ["x"], "description": "old"})
+    assert found.means_the_same
+    assert found.action == "update"

@@ -12,7 +12,7 @@ from penstock.definitions.access import AccessDefinitions, find_right, find_subj
 from penstock.definitions.authorizer import RoleContext, make_authorizer
 from penstock.model.document import Document, Key
 from penstock.policy.access.objects import Message
-from penstock.policy.authorizer import make_request
+from penstock.policy.request import make_request
 from tests.support.scale import scaled
 
 HOUSE = """

@@ -117,3 +117,39 @@ def test_a_permission_is_written_shortly(
 def test_what_is_no_permission_is_refused(access: WantedAccess, written: str) -> None:
     with pytest.raises(UsageError):
         parse_permission(written, access)
+
+
+USERS = ("anna", "robot", "guest", "gone", "nobody")
+TOPICS = ("patients", "patients-nurse", "patients-open", "ward-7", "ward", "other")
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize("action", ["read", "write"])
+def test_explanations_say_what_the_acls_come_to(*, trusted: bool, action: str) -> None:
+    gone = Document("user", "gone", {"roles": ["head"], "blocked": True})
+    documents = [*DOCUMENTS, *HIRED, gone]
+    access = WantedAccess(DefinitionSet.build(documents, trusts=lambda _: trusted))
+    for user in USERS:
+        for topic in TOPICS:
+            allowed = any(
+                topic.startswith(it.name) if it.pattern == "prefixed" else topic == it.name
+                for it in access.acls(user)
+                if it.resource == "topic" and it.operation == action
+            )
+            explained = access.explain(user, topic, action, login="ready")
+            assert explained.allowed == allowed, (user, topic)
+            assert not access.explain(user, topic, action, login="none").allowed
+
+
+def test_explanations_name_the_roles_that_would_allow_it(access: WantedAccess) -> None:
+    denied = access.explain("guest", "ward-7", "read", login="ready")
+    assert str(denied).splitlines() == [
+        "denied by user guest: none of the user's roles may read ward-7",
+        "  role nurse: read ward-…, and guest does not have it",
+    ]
+    allowed = access.explain("anna", "patients-open", "read", login="ready")
+    assert str(allowed).splitlines() == [
+        "allowed by role head: it may read patients-open",
+        "  role head: may read patients-open",
+        "  role nurse: says nothing of it",
+    ]

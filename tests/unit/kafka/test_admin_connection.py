@@ -31,12 +31,12 @@ def answering(answer: bytes) -> Iterator[int]:
         thread.join()
 
 
-def settings(*ports: int) -> KafkaSettings:
+def settings(*ports: int, timeout: float = 5) -> KafkaSettings:
     return KafkaSettings(
         bootstrap=",".join(f"127.0.0.1:{port}" for port in ports),
         security="sasl_plaintext",
         password=SecretVariable("KAFKA_TEST_PASSWORD"),
-        timeout=5,
+        timeout=timeout,
     )
 
 
@@ -69,3 +69,10 @@ def test_all_brokers_that_cannot_be_reached_are_named() -> None:
     with pytest.raises(UnavailableError, match=f"127.0.0.1:{free}: Connection refused; 127") as why:
         AdminConnection.open(settings(free, free))
     assert "kafka.bootstrap" in str(why.value)
+
+
+def test_a_broker_that_is_silent_is_passed_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} does not answer"):
+            AdminConnection.open(settings(port, timeout=1))

@@ -11,9 +11,10 @@ from penstock.definitions.authorizer import make_authorizer
 from penstock.errors import UsageError
 from penstock.model.purposes import PurposeSet
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.policy.authorizer import UNSTAMPED, Authorizer, make_request
+from penstock.policy.authorizer import UNSTAMPED, Authorizer
 from penstock.policy.decision import Depends, Part
 from penstock.policy.purposes.settings import PurposeSettings
+from penstock.policy.request import make_request
 
 WARD = """
 kind: vocabulary

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.components import COMPONENTS, Component
+from penstock.components.finders import find_master_trouble
 from penstock.config import Config, SecretVariable, load
 from penstock.config.loader import check, read_text
 from penstock.errors import UnavailableError
@@ -21,8 +22,7 @@ from penstock.store.migrations import VERSION_TABLE, code_version
 from penstock.supervisor.checks import Finding, Verdict, installation, network
 from penstock.supervisor.checks.installation import run_checks
 from penstock.supervisor.checks.network import check_access
-from penstock.supervisor.part import Part
-from penstock.supervisor.parts import PARTS
+from penstock.supervisor.parts import PARTS, Part
 from tests.support.gateway.certificates import Authority
 
 Settings = Callable[..., Config]
@@ -327,6 +327,39 @@ class TestNetwork:
             found = by_name(network.check_ports(settings(text), [part("rbac")]))
         assert found["kafka.monitor_port"].verdict is Verdict.WRONG
         assert "kafka.monitor_port" not in by_name(network.check_ports(settings(""), []))
+
+    @pytest.mark.parametrize(
+        ("text", "name"),
+        [
+            ("broker: {{mode: external, port: {port}}}", "broker"),
+            ("pipeline: {{master: 'spark://127.0.0.1:{port}'}}", "spark"),
+            ("kafka: {{bootstrap: '127.0.0.1:{port}', password: {{env: HOME}}}}", "kafka"),
+        ],
+    )
+    def test_servers_that_others_run_are_tried(
+        self, settings: Settings, text: str, name: str
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            config = settings(text.format(port=taken.getsockname()[1]))
+            if name != "kafka":  # who only listens is no Kafka
+                found = by_name(network.check_servers(config, []))
+                assert found[name].verdict is Verdict.OK
+        parts = [part("gateway"), part("pipeline")]
+        for running, verdict in (([], Verdict.WARNING), (parts, Verdict.WRONG)):
+            found = by_name(network.check_servers(config, running))
+            assert found[name].verdict is verdict
+            assert "Connection refused" in found[name].detail
+        assert list(network.check_servers(settings(""), parts)) == []
+
+    def test_several_masters_are_tried_until_one_answers(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            bad, good = other.getsockname()[1], server.getsockname()[1]
+            assert find_master_trouble(f"spark://127.0.0.1:{bad},127.0.0.1:{good}") is None
+            refused = f"127.0.0.1:{bad}: Connection refused"
+            assert find_master_trouble(f"spark://127.0.0.1:{bad}") == refused
+        assert find_master_trouble("local[2]") is None
+        assert find_master_trouble("k8s://https://127.0.0.1:1") is None
 
     def test_an_address_of_another_machine_is_wrong(self, settings: Settings) -> None:
         config = settings("monitor: {host: 203.0.113.7}")

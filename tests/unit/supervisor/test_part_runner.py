@@ -11,8 +11,8 @@ import pytest
 
 from penstock.config import Config
 from penstock.errors import UnavailableError
-from penstock.supervisor.part import Part, PartState, TcpProbe
 from penstock.supervisor.part_runner import PartRunner
+from penstock.supervisor.parts import Part, PartState, TcpProbe
 from penstock.supervisor.status import PartStatus
 
 QUICK = {"backoff": "10ms", "backoff_limit": "20ms", "failures": 3, "grace": "10s"}

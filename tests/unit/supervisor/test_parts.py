@@ -5,8 +5,7 @@ import pytest
 from penstock.config import Config, defaults, load
 from penstock.config.loader import check, read_text
 from penstock.errors import InvalidError, UnavailableError, UsageError
-from penstock.supervisor.part import in_order
-from penstock.supervisor.parts import BROKER, PARTS, configured_parts
+from penstock.supervisor.parts import BROKER, PARTS, configured_parts, in_order
 from penstock.supervisor.supervisor import prepare
 
 

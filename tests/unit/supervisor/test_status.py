@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.supervisor.part import PartState
+from penstock.supervisor.parts import PartState
 from penstock.supervisor.status import PartStatus, RunFolder, SupervisorStatus, overall
 
 

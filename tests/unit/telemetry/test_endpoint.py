@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.telemetry import Endpoint, Health, endpoint, metrics
+from penstock.telemetry import Endpoint, Health, endpoint
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_where_there_are_too_many_the_oldest_is_closed_and_the_newest_answered(
 
 
 def test_figures_are_rendered_a_few_times_a_second_however_often_they_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch, served: Endpoint
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rendered = 0
 
@@ -104,8 +104,8 @@ def test_figures_are_rendered_a_few_times_a_second_however_often_they_are_asked_
         return b"figures"
 
     monkeypatch.setattr(endpoint, "FRESH_SECONDS", 3_600.0)
-    monkeypatch.setattr(metrics, "render", render)
-    assert {ask(served, "/metrics") for _ in range(50)} == {(200, b"figures")}
+    with endpoint.Endpoint(Health(), render=render) as asked:
+        assert {ask(asked, "/metrics") for _ in range(50)} == {(200, b"figures")}
     assert rendered == 1
 
 

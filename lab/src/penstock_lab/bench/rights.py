@@ -5,7 +5,7 @@ Method:
   gateways. In each round another person opts out. The commit starts the clock; the last message
   that reaches a subscriber gives that gateway's figure, 0 where none comes. The answer comes
   when all gateways have confirmed; what still comes after it is counted.
-- `acceptance` and `sweep`: see `requests`.
+- `acceptance` and `sweep`: see `requests`; `shredding`: see `kafka.shredding`.
 - `index`: two gateways before one broker, one with a million opt-outs on record and one with none,
   under the same load in turns. Memory is what the kernel says each process holds; CPU is that of
   the gateway for each message that a client sent and another received, once it has seen every
@@ -41,7 +41,7 @@ from penstock_lab.bench.gateway.server import GatewayServer
 from penstock_lab.bench.load.fleet import LoadError
 from penstock_lab.bench.load.open import percentile
 
-PARTS = ("enforcement", "index", *requests.PARTS)
+PARTS = ("enforcement", "index", *requests.PARTS, "shredding")
 GOAL_MS = 100.0
 GOAL_MEMORY_MB = 200.0
 GOAL_CPU = 0.10
@@ -86,7 +86,13 @@ def run(*, quick: bool, only: Sequence[str] = PARTS) -> dict[str, Any]:
             if "index" in only:
                 count, rounds = (20_000, 2) if quick else (OPT_OUTS, 5)
                 found["index"] = measure_index(folder / "index", broker, count, rounds)
-    return found | requests.run(quick=quick, only=only)
+    found |= requests.run(quick=quick, only=only)
+    if "shredding" in only:
+        # Spark is for those who measure it.
+        from penstock_lab.bench.kafka import shredding  # noqa: PLC0415
+
+        found["shredding"] = shredding.measure(quick=quick)
+    return found
 
 
 # --- enforcement ---

@@ -20,8 +20,8 @@ from rich.table import Table
 from penstock.client import PurposeClient, RefusedError
 from penstock.definitions import read_text
 from penstock.definitions.authorizer import make_authorizer
-from penstock.policy.authorizer import make_request
 from penstock.policy.decision import Explanation
+from penstock.policy.request import make_request
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions

@@ -65,7 +65,7 @@ def _admit_patients(
     file = folder / "patients.csv"
     write(generate(PATIENTS, SEED), SCHEMA, "csv", str(file))
     stream = definitions.of(Stream)["patients"]
-    fed = feed(file, stream, EventLog(settings.event_log).topic(stream.topic))
+    fed, _ = feed(file, stream, EventLog(settings.event_log).topic(stream.topic))
     story.expect(f"{fed:,} patients are in the event log", actual=fed, wanted=PATIENTS)
 
 

@@ -24,16 +24,26 @@ from penstock.cli.access.decision_context import (
     tell_consent,
     tell_seen,
 )
+from penstock.cli.access.kafka_access import (
+    choose_subject,
+    explain_access,
+    find_topic,
+    kafka_options,
+    refuse_others,
+)
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
 from penstock.errors import UsageError, quote
 from penstock.json_text import read_object
 
 if TYPE_CHECKING:
+    from penstock.definitions import DefinitionSet
     from penstock.definitions.authorizer import RoleContext
     from penstock.policy.access.emergencies import RecordedSituations
     from penstock.policy.decision import Explanation
     from penstock.policy.purposes.rights import DeclaredPurposes
+    from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.definitions.documents import Snapshot
 
 
 def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
@@ -53,7 +63,8 @@ def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
 
 
 @click.command("check")
-@click.option("--topic", required=True, help="The topic of the message.")
+@click.option("--topic", help="The MQTT topic of the message.")
+@kafka_options
 @click.option("--purpose", help="The access purpose of the subscription.")
 @click.option("--subject", "user", metavar="USER", help="The user who asks.")
 @click.option("--client", metavar="ID", help="The MQTT client identifier.")
@@ -80,7 +91,9 @@ def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
 @json_option
 def command(
     *,
-    topic: str,
+    topic: str | None,
+    view: str | None,
+    kafka_topic: str | None,
     purpose: str | None,
     user: str | None,
     client: str | None,
@@ -98,17 +111,27 @@ def command(
     epoch: int | None,
     as_json: bool,
 ) -> int:
-    """Ask whether a subject may read or write a topic, and why.
+    """Ask whether a subject may read or write a topic or a view, and why.
 
     The subject may be a real or a hypothetical one: attributes given with -a go before
     those that are defined, and so do those of the object. Emergencies are those that hold
     now, as the gateway that detects knows them; --situation supposes others. What people opted
-    out of counts where --data-subject says whom the message is about. The exit code is 0 if
-    it is allowed, 1 if it is denied.
+    out of counts where --data-subject says whom the message is about. About Kafka (--view,
+    --kafka-topic) the roles of the user decide. The exit code is 0 if it is allowed, 1 if it is
+    denied.
     """
+    choose_subject(topic, view, kafka_topic)
+    if topic is None:
+        given = {
+            "--purpose": purpose, "--client": client, "--attribute": attribute, "--object": about,
+            "--environment": environment, "--publisher": publisher, "--role": roles,
+            "--situation": situation, "--data-subject": data_subject,
+        }  # fmt: skip
+        refuse_others(given)
+        return _check_kafka(view, kafka_topic, user, action, epoch, as_json=as_json)
     from penstock.definitions.authorizer import authorizer_of
     from penstock.policy.access.emergencies import RecordedSituations
-    from penstock.policy.authorizer import make_request
+    from penstock.policy.request import make_request
 
     request = make_request(
         topic,
@@ -125,11 +148,7 @@ def command(
     )
     choices = know_choices(data_subject, asker, password_file)
     with open_questions() as (checked, database):
-        if epoch is None:
-            snapshot, meaning = checked.current()
-        else:
-            snapshot = checked.definitions.snapshot_at(epoch)
-            meaning = checked.meaning(snapshot)
+        snapshot, meaning = _read_definitions(checked, epoch)
         known = know_situations(situation, meaning, database)
     chosen = _choose(request.environment, roles)
     authorizer = authorizer_of(configuration().gateway, meaning, choices.opt_outs, chosen)
@@ -152,17 +171,50 @@ def command(
     return 0 if decision.allowed else 1
 
 
+def _read_definitions(
+    checked: CheckedDefinitions, epoch: int | None
+) -> tuple[Snapshot, DefinitionSet]:
+    if epoch is None:
+        return checked.current()
+    snapshot = checked.definitions.snapshot_at(epoch)
+    return snapshot, checked.meaning(snapshot)
+
+
+def _check_kafka(
+    view: str | None,
+    kafka_topic: str | None,
+    user: str | None,
+    action: str,
+    epoch: int | None,
+    *,
+    as_json: bool,
+) -> int:
+    from penstock.kafka import WantedAccess
+
+    if user is None:
+        raise UsageError("whom to ask about is not said", fix="add --subject USER")
+    with open_questions() as (checked, database):
+        snapshot, meaning = _read_definitions(checked, epoch)
+        access = WantedAccess(meaning)
+        asked = find_topic(access, view, kafka_topic)
+        decision = explain_access(access, database, user, asked, action)
+    data = {**decision.as_dict(), "kafka_topic": asked, "epoch": snapshot.epoch}
+    show(as_json, data, lambda console: _render(console, decision, snapshot.epoch))
+    return 0 if decision.allowed else 1
+
+
 def _render(
     console: Console,
     decision: Explanation,
     epoch: int,
-    known: KnownSituations,
-    witness: RecordedSituations,
+    known: KnownSituations | None = None,
+    witness: RecordedSituations | None = None,
 ) -> None:
     """Draw a decision: the outcome, the deciding rule, every rule and situation considered."""
     word = ("allowed", "bold green") if decision.allowed else ("denied", "bold red")
     console.print(Text.assemble(word, f" by {decision.rule}: {decision.reason}"))
-    render_seen(console, known, witness)
+    if known is not None and witness is not None:
+        render_seen(console, known, witness)
     if decision.considered:
         shown = table("rule considered", "what it says")
         for item in decision.considered:

@@ -20,7 +20,7 @@ from penstock.cli.session import configuration as read_configuration
 from penstock.errors import PenstockError, UnavailableError, quote
 
 if TYPE_CHECKING:
-    from penstock.store.client_requests import ClientAnswers, Verb
+    from penstock.store.enforcement_points import ClientAnswers, Verb
 
 WAIT_SECONDS = 5.0
 
@@ -86,7 +86,7 @@ def kick(client: str, as_json: bool) -> None:
     from penstock.store.audit.entry import Entry, Outcome
 
     with open_audited() as store:
-        from penstock.store.client_requests import ClientRequests
+        from penstock.store.enforcement_points import ClientRequests
 
         requests = ClientRequests(store.database)
         found = _find(requests.ask("show", client, WAIT_SECONDS), client)
@@ -106,7 +106,7 @@ def kick(client: str, as_json: bool) -> None:
 
 
 def _ask(verb: Verb, client: str) -> ClientAnswers:
-    from penstock.store.client_requests import ClientRequests
+    from penstock.store.enforcement_points import ClientRequests
 
     config = read_configuration()
     refuse_missing_store(config)

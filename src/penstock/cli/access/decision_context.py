@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.definitions import DefinitionSet
     from penstock.policy.access.emergencies import RecordedSituations, Situations
     from penstock.policy.consent.data_subjects import DataSubjects
-    from penstock.policy.consent.opt_outs import OptOutIndex
+    from penstock.policy.consent.prohibitions import OptOutIndex
     from penstock.store.database import Database
     from penstock.store.definitions.checked import CheckedDefinitions
 
@@ -206,7 +206,7 @@ def know_choices(
     data_subject: str | None, user: str | None, password_file: Path | None
 ) -> KnownChoices:
     """Return what the answer may go by; refuse who may not know it."""
-    from penstock.policy.consent.opt_outs import NOBODY
+    from penstock.policy.consent.prohibitions import NOBODY
     from penstock.store.consent import Choice
 
     if data_subject is None:

@@ -20,6 +20,13 @@ from penstock.cli.access.decision_context import (
     situation_option,
     tell_consent,
 )
+from penstock.cli.access.kafka_access import (
+    choose_subject,
+    find_topic,
+    kafka_options,
+    refuse_others,
+    show_readers,
+)
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
 
@@ -33,12 +40,16 @@ MOST_NAMES = 12
 
 
 @click.command("explain")
-@click.argument("topic")
+@click.argument("topic", required=False)
+@kafka_options
 @situation_option
 @data_subject_options
 @json_option
 def command(
-    topic: str,
+    *,
+    topic: str | None,
+    view: str | None,
+    kafka_topic: str | None,
     situation: tuple[str, ...],
     data_subject: str | None,
     asker: str | None,
@@ -48,12 +59,18 @@ def command(
     """Say which rules apply to TOPIC: who can see it, for which purposes, and why.
 
     Of emergency policies it is said which situations that they need hold now, of a person the
-    purposes that are prohibited for messages about them.
+    purposes that are prohibited for messages about them. Of a view or a topic at Kafka (--view,
+    --kafka-topic) it is said which roles and users may read and write it.
     """
     from penstock.definitions.authorizer import authorizer_of
     from penstock.model.topics import check_topic
     from penstock.policy.access.principals import ACTIONS
 
+    choose_subject(topic, view, kafka_topic)
+    if topic is None:
+        refuse_others({"--situation": situation, "--data-subject": data_subject})
+        _explain_kafka(view, kafka_topic, as_json=as_json)
+        return
     check_topic(topic)
     choices = know_choices(data_subject, asker, password_file)
     with open_questions() as (checked, database):
@@ -108,6 +125,15 @@ def command(
         "situations": {"source": known.source, "trouble": known.trouble or None},
     }
     show(as_json, data, lambda console: _render(console, data))
+
+
+def _explain_kafka(view: str | None, kafka_topic: str | None, *, as_json: bool) -> None:
+    from penstock.kafka import WantedAccess
+
+    with open_questions() as (checked, _):
+        snapshot, meaning = checked.current()
+    access = WantedAccess(meaning)
+    show_readers(access, find_topic(access, view, kafka_topic), snapshot.epoch, as_json=as_json)
 
 
 def _list_claims(authorizer: Authorizer, effective: PurposeSet | None) -> list[dict[str, str]]:

@@ -212,6 +212,7 @@ def difference_data(found: list[Difference]) -> list[dict[str, Any]]:
             "name": item.key.name,
             "before": dict(item.before.body) if item.before else None,
             "after": dict(item.after.body) if item.after else None,
+            "means_the_same": item.means_the_same,
         }
         for item in found
     ]
@@ -225,6 +226,9 @@ def render_differences(console: Console, found: list[Difference]) -> None:
         console.print(
             Text.assemble((item.action, COLOURS[item.action]), " ", (str(item.key), "bold"))
         )
+        if item.means_the_same:
+            console.print("  written differently; it means the same", style="dim")
+            continue
         for line in item.lines():
             colour = {"+": "green", "-": "red"}.get(line[:1], "dim")
             console.print(Text(f"  {line}", style=colour))

@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.output import console, json_option, show, table
+from penstock.cli.output import console, counted, json_option, show, table
 from penstock.cli.session import ask_new_password, configuration
 from penstock.errors import UnavailableError, UsageError, quote
 
@@ -342,6 +342,8 @@ def _render_findings(console: Console, findings: list[Finding]) -> None:
     bad = sum(finding.stops for finding in findings)
     warnings = sum(finding.verdict is Verdict.WARNING for finding in findings)
     if bad:
-        console.print(Text(f"{bad} to fix before the parts can run", "bold red"))
+        console.print(
+            Text(f"{counted(bad, 'problem')} to fix before the parts can run", "bold red")
+        )
     else:
-        console.print(Text(f"ready to run; warnings: {warnings}", "green"))
+        console.print(Text(f"ready to run, {counted(warnings, 'warning')}", "green"))

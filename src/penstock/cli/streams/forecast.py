@@ -240,7 +240,7 @@ def _publish(
 
 @contextmanager
 def _open_spark() -> Iterator[Session]:
-    from penstock.pipeline.records.sealing import use_person_keys
+    from penstock.pipeline.records.parser import use_person_keys
     from penstock.pipeline.session import open_session
 
     spark = open_session(configuration().pipeline)

@@ -12,8 +12,10 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,8 @@ from penstock.cli.session import configuration, open_definitions
 from penstock.errors import DeniedError, UsageError, quote
 
 if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
     from penstock.config import Config
     from penstock.eventlog.kafka import KafkaLog
     from penstock.model.kinds import Stream
@@ -116,6 +120,7 @@ def _writers(config: Config, stream: Stream) -> Callable[[str], ChunkWriter]:
     from penstock.eventlog.transactions import TransactionalTopic
 
     log = KafkaLog(config.kafka)
+    log.greet()
     log.make_topic(stream.topic)
     return lambda name: TransactionalTopic(log, stream.topic, f"feed {stream.topic} {name}")
 
@@ -137,7 +142,7 @@ def _render_fed(target: Console, done: list[Fed]) -> None:
 
 VARIABLE = "PENSTOCK_READER_PASSWORD"
 WAIT_SECONDS = 0.5
-MOST_AT_ONCE = 100
+MOST_AT_ONCE = 500
 LONGEST_CELL = 60
 
 
@@ -151,7 +156,7 @@ LONGEST_CELL = 60
     "--generate` wrote, else it is asked for.",
 )
 @click.option("--rows", type=click.IntRange(1, 1_000_000), default=20, show_default=True,
-              help="So many of the newest records of each partition.")  # fmt: skip
+              help="How many of the newest records.")  # fmt: skip
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @json_option
 def consume(
@@ -200,37 +205,87 @@ def _password(config: Config, user: str, file: Path | None) -> str:
 def _batches(
     log: KafkaLog, topic: str, rows: int, *, follow: bool
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield records as they come, some at a time."""
-    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+    """Yield the newest records, then others as they come, some at a time."""
+    from confluent_kafka import KafkaException, TopicPartition
 
     partitions = _enter(log, topic)
     reader = log.consumer()
     try:
-        places = []
+        ranges = {}
         for number in partitions:
             place = TopicPartition(topic, number)
-            first, end = reader.get_watermark_offsets(place, timeout=log.settings.timeout)
-            places.append(TopicPartition(topic, number, max(first, end - rows)))
-        reader.assign(places)
-        waiting = set(partitions)
-        while waiting or follow:
-            some = []
-            for message in reader.consume(MOST_AT_ONCE, WAIT_SECONDS):
-                error = message.error()
-                if error is None:
-                    some.append(_read(message.value()))
-                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
-                    waiting.discard(message.partition())
-                elif error.code() in _DENIALS:
-                    raise _denied(log, topic)
-                elif not error.retriable():
-                    raise log.explain(f"reading {quote(topic)} ended", KafkaException(error))
-            if some:
-                yield some
+            ranges[number] = reader.get_watermark_offsets(place, timeout=log.settings.timeout)
+        yield [_read(value) for value in _newest(log, topic, reader, ranges, rows)]
+        reader.assign([TopicPartition(topic, it, end) for it, (_, end) in ranges.items()])
+        while follow:
+            found = [_read(it.value()) for it in _poll(log, topic, reader) if it.error() is None]
+            if found:
+                yield found
     except KafkaException as error:
         raise log.explain(f"{quote(topic)} cannot be read", error) from error
     finally:
         reader.close()
+
+
+def _newest(
+    log: KafkaLog,
+    topic: str,
+    reader: Consumer,
+    ranges: Mapping[int, tuple[int, int]],
+    rows: int,
+) -> list[bytes | None]:
+    """Return the values of the newest records of all partitions together, oldest first.
+
+    Marks of transactions have offsets, too, so that as many offsets hold fewer records: who finds
+    too few looks further back.
+    """
+    from confluent_kafka import TopicPartition
+
+    held: dict[int, deque[tuple[int, int, int, bytes | None]]] = {}
+    looking, reach = dict(ranges), rows
+    while looking:
+        starts = {it: max(first, end - reach) for it, (first, end) in looking.items()}
+        reader.assign([TopicPartition(topic, it, start) for it, start in starts.items()])
+        held |= {it: deque(maxlen=rows) for it in looking}
+        unread = {it for it, (_, end) in looking.items() if starts[it] < end}
+        deadline = time.monotonic() + log.settings.timeout
+        while unread:
+            if time.monotonic() > deadline:
+                silence = TimeoutError(f"nothing came in {log.settings.timeout:g} s")
+                raise log.explain(f"{quote(topic)} cannot be read", silence)
+            for message in _poll(log, topic, reader):
+                deadline = time.monotonic() + log.settings.timeout
+                number, offset = message.partition() or 0, message.offset() or 0
+                if message.error() is not None:
+                    unread.discard(number)
+                    continue
+                if offset < ranges[number][1]:
+                    moment = message.timestamp()[1]
+                    held[number].append((moment, number, offset, message.value()))
+                if offset + 1 >= ranges[number][1]:
+                    unread.discard(number)
+        looking = {
+            it: bounds
+            for it, bounds in looking.items()
+            if len(held[it]) < rows and starts[it] > bounds[0]
+        }
+        reach *= 4
+    newest = sorted((it for some in held.values() for it in some), key=itemgetter(0, 1, 2))
+    return [value for *_, value in newest[-rows:]]
+
+
+def _poll(log: KafkaLog, topic: str, reader: Consumer) -> Iterator[Message]:
+    """Yield what has come: records, and where partitions end; raise what ends the reading."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    for message in reader.consume(MOST_AT_ONCE, WAIT_SECONDS):
+        error = message.error()
+        if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
+            yield message
+        elif error.code() in _DENIALS:
+            raise _denied(log, topic)
+        elif not error.retriable():
+            raise log.explain(f"reading {quote(topic)} ended", KafkaException(error))
 
 
 # What Kafka answers to those who may not; librdkafka names them only as members.
@@ -241,7 +296,9 @@ def _enter(log: KafkaLog, topic: str) -> list[int]:
     """Log in, and return the partitions of a topic, or say why the user gets none."""
     from confluent_kafka import KafkaException
 
-    deadline = time.monotonic() + log.settings.timeout
+    from penstock.eventlog.connection import GREETING_SECONDS
+
+    deadline = time.monotonic() + min(GREETING_SECONDS, log.settings.timeout) - 2.0
     while True:
         try:
             found = log.admin.list_topics(topic, timeout=2.0).topics[topic]
@@ -265,7 +322,8 @@ def _enter(log: KafkaLog, topic: str) -> list[int]:
 def _denied(log: KafkaLog, topic: str) -> DeniedError:
     return DeniedError(
         f"Kafka does not let {quote(log.user)} read {quote(topic)}",
-        fix="ask the data officer for a role of the view: penstock explain, penstock user",
+        fix=f"`penstock explain --kafka-topic {topic}` says which roles may; ask the data officer "
+        "for one of them",
     )
 
 

@@ -34,13 +34,13 @@ HOPELESS = 20
     "quasi",
     multiple=True,
     metavar="FIELD",
-    help="Take this field as a quasi-identifier; repeatable. Else as the stream says.",
+    help="Take this field as a quasi-identifier, not those that the stream declares; repeatable.",
 )
 @click.option(
     "--sensitive",
     multiple=True,
     metavar="FIELD",
-    help="Take this field as sensitive; repeatable. Else as the stream says.",
+    help="Take this field as sensitive, not those that the stream declares; repeatable.",
 )
 @click.option(
     "--threshold",
@@ -53,10 +53,12 @@ HOPELESS = 20
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Plot it, as FILE.png or FILE.svg.",
+    help="Plot the figures, as FILE.png or FILE.svg.",
 )
 @json_option
+@click.pass_context
 def command(
+    ctx: click.Context,
     *,
     name: str,
     quasi: tuple[str, ...],
@@ -67,20 +69,21 @@ def command(
 ) -> None:
     """Measure the risk of re-identification in what VIEW has published.
 
-    k, l and t, the risk of being re-identified, what generalization lost, and the share of
-    records that was suppressed. Persons are counted where that is possible; it is said from
-    what they are known. Then what records tell together: those of one pseudonym, and those that
+    Shows whether the view keeps its promises, k, l and t, the risk of re-identification, the loss
+    by generalization, and the share of suppressed records. Persons are counted where possible; the
+    output says how. Then what records tell together: those of one pseudonym, and those that
     can be joined with the records of other views of the stream. Of a view with differential
-    privacy, which publishes no records, it is said what it promises.
+    privacy, which publishes no records, the command states the promise.
+
+    Exits with 1 where the published records break what the view promises: its k, l or t.
     """
     from penstock.config.secrets import generate_key
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
     from penstock.pipeline.risk.figures import Promise
-    from penstock.pipeline.risk.linkage import PublishedView, measure_linkage
+    from penstock.pipeline.risk.linkage import PublishedView, measure_journalist, measure_linkage
     from penstock.pipeline.risk.measurement import measure_view, read_newest
     from penstock.pipeline.risk.plots import check_target, draw
-    from penstock.pipeline.risk.population import measure_journalist
     from penstock.pipeline.service.control import Control
 
     if plot is not None:
@@ -119,9 +122,11 @@ def command(
         _render(target, name, risk)
         _render_linkage(target, linkage)
         if plot is not None:
-            target.print(f"drawn in {plot}")
+            target.print(f"plotted in {plot}")
 
     show(as_json, data, render)
+    if any(it.kept is False for it in risk.promises):
+        ctx.exit(1)
 
 
 def _render(target: Console, name: str, risk: Risk) -> None:
@@ -131,7 +136,7 @@ def _render(target: Console, name: str, risk: Risk) -> None:
     target.print(Text.assemble(("quasi-identifiers  ", "dim"), fields))
     target.print(Text.assemble(("persons  ", "dim"), risk.persons))
     if not risk.quasi_identifiers:
-        words = "no quasi-identifier is declared, so that the figures show no risk of linking"
+        words = "no quasi-identifier is declared, so the figures cannot show a risk of linking"
         target.print(Text.assemble(("warning: ", "bold yellow"), words))
         target.print("→ give the stream's fields a category, or name some by --quasi-identifier")
     if risk.exposed:
@@ -141,9 +146,12 @@ def _render(target: Console, name: str, risk: Risk) -> None:
         target.print(Text(f"{risk.earlier:,} records of earlier definitions are left out", "dim"))
     if risk.records < risk.published:
         missing = risk.published - risk.records
-        target.print(Text(f"{missing:,} records stand in no file and are not measured", "dim"))
+        target.print(Text(f"{missing:,} records are in no file and are not measured", "dim"))
     if risk.share < 1:
-        target.print(Text(f"measured on {risk.share:.2%} of the groups, chosen by chance", "dim"))
+        target.print(Text(f"measured on a random {risk.share:.2%} of the groups", "dim"))
+    if risk.promises:
+        target.print()
+        _render_promises(target, risk)
     target.print()
     target.print(_figures(risk))
     if risk.sensitive:
@@ -151,6 +159,25 @@ def _render(target: Console, name: str, risk: Risk) -> None:
         target.print(_hidden(risk))
     target.print()
     target.print(_sizes(risk))
+
+
+def _render_promises(target: Console, risk: Risk) -> None:
+    """Say of each promise whether it is kept, and what breaks it."""
+    made = table("promise", "measured", "")
+    for it in risk.promises:
+        of = "" if it.field is None else f" of {it.field}"
+        sign = "≤" if it.figure == "t" else "≥"
+        measured = "-" if it.measured is None else f"{it.measured:.4g}"
+        if it.kept is None:
+            verdict = Text(f"not known: {it.reason}", "yellow")
+        elif it.kept:
+            verdict = Text("kept", "green")
+        else:
+            groups = "1 group" if it.groups == 1 else f"{it.groups:,} groups"
+            records = "1 record" if it.records == 1 else f"{it.records:,} records"
+            verdict = Text(f"NOT KEPT in {groups} with {records}", "bold red")
+        made.add_row(f"{it.figure}{of} {sign} {it.promised:g}", measured, verdict)
+    target.print(made)
 
 
 def _render_linkage(target: Console, linkage: Linkage) -> None:
@@ -224,14 +251,16 @@ def _figures(risk: Risk) -> Table:
     lost = "-" if risk.loss is None else f"{risk.loss:.4f}"
     meaning = "is not counted" if risk.loss is None else "lost by generalization (0: nothing)"
     made.add_row("loss", lost, meaning)
-    made.add_row("suppressed", f"{risk.suppressed:.2%}", "of records, for want of others alike")
+    made.add_row(
+        "suppressed", f"{risk.suppressed:.2%}", "of records, since too few others were alike"
+    )
     return made
 
 
 def _attack(attack: Attack, threshold: float) -> list[tuple[Text, str]]:
     return [
-        (_judge(f"{attack.most:.4f}", bad=attack.most > threshold), "risk of the worst record"),
-        (Text(f"{attack.mean:.4f}"), "risk of a record by chance"),
+        (_judge(f"{attack.most:.4f}", bad=attack.most > threshold), "highest risk of a record"),
+        (Text(f"{attack.mean:.4f}"), "average risk per record"),
         (
             _judge(f"{attack.above:.2%}", bad=attack.above > 0),
             f"of records have a risk above {threshold:g}",

@@ -168,7 +168,7 @@ for _action, _about in {
 @click.option("--once", is_flag=True, help="Catch up with the ends of the streams, and exit.")
 def run(once: bool) -> None:
     """Run the views that should run, until Ctrl-C or SIGTERM."""
-    from penstock.pipeline.records.sealing import use_person_keys
+    from penstock.pipeline.records.parser import use_person_keys
     from penstock.pipeline.service.manager import Manager
     from penstock.pipeline.service.process import run_until_told
     from penstock.pipeline.session import open_session
@@ -207,12 +207,41 @@ def run(once: bool) -> None:
 @command.command("feed")
 @click.argument("stream")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--delimiter", metavar="CHARACTER", help="What stands between cells of CSV.")
+@click.option("--encoding", help="How CSV is encoded, such as cp1252.")
+@click.option(
+    "--header/--no-header",
+    default=None,
+    help="Whether the first line of CSV names the columns; without it they are the fields of the "
+    "stream, in order.",
+)
+@click.option("--again", is_flag=True, help="Feed files that were fed before, too.")
 @json_option
-def feed_files(stream: str, files: tuple[str, ...], as_json: bool) -> None:
-    """Append the records of files to STREAM: CSV, JSON lines, Parquet or Avro, by their endings."""
+def feed_files(
+    stream: str,
+    *,
+    files: tuple[str, ...],
+    delimiter: str | None,
+    encoding: str | None,
+    header: bool | None,
+    again: bool,
+    as_json: bool,
+) -> None:
+    """Append the records of files to STREAM: CSV, JSON lines, Parquet or Avro, by their endings.
+
+    The encoding, the delimiter and the header of CSV are detected, and shown. A file that was fed
+    to the stream before is refused, whatever its name.
+    """
     from penstock.eventlog import EventLog
     from penstock.model.kinds import Stream
-    from penstock.pipeline.ingest import feed
+    from penstock.pipeline.ingest import CsvOptions, FedFiles, feed
+
+    if delimiter is not None:
+        delimiter = "\t" if delimiter == "\\t" else delimiter
+        if len(delimiter) != 1:
+            raise UsageError(
+                f"{quote(delimiter)} is not one character", fix="write one, such as ';' or '\\t'"
+            )
 
     config = configuration()
     with open_definitions() as store:
@@ -222,13 +251,24 @@ def feed_files(stream: str, files: tuple[str, ...], as_json: bool) -> None:
         known = ", ".join(definitions.of(Stream)) or "none yet"
         raise UsageError(f"there is no stream {quote(stream)}", fix=f"streams are {known}")
     topic = EventLog(config.pipeline.event_log).topic(found.topic)
-    fed = {file: feed(Path(file), found, topic) for file in files}
+    options = CsvOptions(encoding, delimiter, header)
+    earlier = FedFiles(config.pipeline.folder, found.name)
+    fed: dict[str, int] = {}
+    dialects: dict[str, str] = {}
+    for file in files:
+        path = Path(file)
+        digest = "" if again else earlier.refuse(path)
+        fed[file], dialect = feed(path, found, topic, options)
+        earlier.note(path, digest or earlier.digest(path), fed[file])
+        if dialect is not None:
+            dialects[file] = str(dialect)
 
     def render(target: Console) -> None:
         for file, rows in fed.items():
-            target.print(f"{rows:,} records of {file}")
+            told = f" ({dialects[file]})" if file in dialects else ""
+            target.print(f"{rows:,} {'record' if rows == 1 else 'records'} of {file}{told}")
 
-    show(as_json, {"fed": fed, "next": topic.next_offset}, render)
+    show(as_json, {"fed": fed, "csv": dialects, "next": topic.next_offset}, render)
 
 
 @command.command("read")

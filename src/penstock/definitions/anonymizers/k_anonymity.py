@@ -21,7 +21,7 @@ from penstock.definitions.anonymizers.stateful import (
     StatefulAnonymizer,
 )
 from penstock.errors import Problem, quote
-from penstock.masks.fields import INTEGERS, NUMBERS, Field, FieldType, Schema, read_text
+from penstock.masks.fields import DATES, INTEGERS, NUMBERS, Field, FieldType, Schema, read_text
 from penstock.masks.mask import FieldName, Text
 from penstock.masks.supplies import Hierarchy
 from penstock.model.definition import Part
@@ -38,23 +38,32 @@ CATEGORIES: Final = INTEGERS | {FieldType.STRING}
 """Fields whose values can be listed one by one."""
 
 
+Bound = float | int | str | None
+
+
 class Ranged(Part):
-    """A field whose values are known: a number within bounds, or a value of a hierarchy."""
+    """A field whose values are known: a number or date within bounds, or one of a hierarchy."""
 
     key: FieldName = Parameter(description="The field.")
     hierarchy: str | Hierarchy | None = Parameter(
         default=None, description="The name of a hierarchy, or its tree: {value, children}."
     )
-    min: float | int | None = Parameter(
-        default=None, description="The least number that the field can hold."
+    min: Bound = Parameter(
+        default=None,
+        description="The least number, or the first date, such as `1900-01-01`, that the field "
+        "can hold.",
     )
-    max: float | int | None = Parameter(
-        default=None, description="The greatest number that the field can hold."
+    max: Bound = Parameter(
+        default=None, description="The greatest number, or the last date, that the field can hold."
     )
     bucket_size: float | int | None = Parameter(
         default=None,
         gt=0,
-        description="Ranges begin and end at multiples of this; left out: anywhere.",
+        description="How wide buckets are, counted from min; ranges are whole buckets. Left out: "
+        "ranges begin and end anywhere.",
+    )
+    unit: Literal["days", "months", "years"] = Parameter(
+        default="days", description="What bucket_size counts for dates and timestamps."
     )
 
     @model_validator(mode="after")
@@ -64,9 +73,34 @@ class Ranged(Part):
             raise ValueError("hierarchy stands alone → leave min, max and bucket_size out")
         if bounded and (self.min is None or self.max is None):
             raise ValueError("one bound is missing → give min and max")
-        if self.min is not None and self.max is not None and not self.min < self.max:
-            raise ValueError(f"min {self.min} is not below max {self.max} → exchange them")
+        if self.min is not None and self.max is not None:
+            self._check_order(self.min, self.max)
         return self
+
+    def _check_order(self, low: float | str, high: float | str) -> None:
+        if isinstance(low, str) or isinstance(high, str):
+            for bound in (low, high):
+                if not isinstance(bound, str) or read_text(FieldType.DATE, bound) is None:
+                    raise ValueError(
+                        f"{bound!r} is no date → write both as 2000-01-31, or as numbers"
+                    )
+            if self.bucket_size is not None and not float(self.bucket_size).is_integer():
+                raise ValueError(
+                    f"bucket_size {self.bucket_size} is not whole → count whole {self.unit}"
+                )
+            if (
+                self.bucket_size is not None
+                and self.unit != "days"
+                and not str(low).endswith("-01")
+            ):
+                raise ValueError(
+                    f"buckets of {self.unit} begin on the first day of a month → "
+                    f"begin with {str(low)[:-2]}01"
+                )
+        elif self.unit != "days":
+            raise ValueError(f"unit {self.unit} is for dates → leave it out, or give dates")
+        if not low < high:  # type: ignore[operator]
+            raise ValueError(f"min {low} is not below max {high} → exchange them")
 
     def check(self, schema: Schema, hierarchies: Hierarchies, place: str) -> Iterator[Problem]:
         """Yield a field that is not there, or has no such values."""
@@ -75,11 +109,17 @@ class Ranged(Part):
             yield Problem(
                 place, f"there is no field {quote(self.key)}", f"fields are {', '.join(schema)}"
             )
-        elif self.min is not None and found.type not in NUMBERS:
+        elif self.min is not None and found.type not in NUMBERS | DATES:
             message = f"{quote(self.key)} is {found.type}, which has no range"
             yield Problem(place, message, "give a hierarchy")
+        elif self.min is not None and isinstance(self.min, str) != (found.type in DATES):
+            message = f"{quote(self.key)} is {found.type}, and {self.min!r} is none"
+            wanted = "dates such as 2000-01-31" if found.type in DATES else "numbers"
+            yield Problem(place, message, f"write min and max as {wanted}")
         elif self.min is None and found.type not in CATEGORIES:
-            message = f"{quote(self.key)} is {found.type}; values are texts or whole numbers"
+            message = (
+                f"{quote(self.key)} is {found.type}; only texts and whole numbers can be listed"
+            )
             yield Problem(place, message, "give min and max, or generalize it by a mask first")
         elif isinstance(self.hierarchy, str) and self.hierarchy not in hierarchies:
             known = ", ".join(sorted(hierarchies)) or "none yet"
@@ -111,6 +151,16 @@ class Ranged(Part):
 
 class QuasiIdentifier(Ranged):
     """A field that is generalized."""
+
+    nulls: Literal["share", "reject"] = Parameter(
+        default="share",
+        description="Of optional fields. share: null is a value that a group can have, or is "
+        "generalized with others. reject: the record becomes a dead letter.",
+    )
+
+    def shares_null(self, schema: Schema) -> bool:
+        """Whether null is a value of the field."""
+        return schema[self.key].optional and self.nulls == "share"
 
     @model_validator(mode="after")
     def _check_form(self) -> Self:
@@ -155,7 +205,8 @@ class KAnonymization(StatefulAnonymizer):
         min_length=1,
         max_length=MAX_KEYS,
         strict=False,
-        description="The fields to generalize: {key, min, max} or {key, hierarchy}.",
+        description="The fields to generalize: {key, min, max} for numbers and dates, "
+        "{key, hierarchy} for texts and whole numbers.",
     )
     k: int = Parameter(ge=2, le=MAX_K, description="The least number of persons in a group.")
     delta: int = Parameter(
@@ -231,7 +282,7 @@ class KAnonymization(StatefulAnonymizer):
             text = fields[key].type is FieldType.STRING
             fields[key] = replace(fields[key], optional=not text)
         for quasi in self.quasi_identifiers:
-            fields[quasi.key] = Field(FieldType.STRING)
+            fields[quasi.key] = Field(FieldType.STRING, optional=quasi.shares_null(schema))
         return fields
 
 

@@ -55,7 +55,7 @@ def list_subjects(definition: Definition) -> Iterator[tuple[str, str]]:
     subject = getattr(definition, "subject", None)
     if isinstance(subject, str):
         yield ("role" if isinstance(definition, kinds.AuthorisationRule) else "subject"), subject
-    for field in ("subjects", "readers"):
+    for field in ("subjects", "readers", "exempt"):
         for at, text in enumerate(getattr(definition, field, ())):
             yield f"{field}[{at}]", text
 

@@ -243,12 +243,13 @@ class ReferenceIndex:
 
 
 def _links(definition: Definition) -> Iterator[ReferenceLink]:
+    source = definition.key
     for marker, path, text in marked(definition):
         if isinstance(marker, Reference) and text.startswith(marker.prefix):
             name = text.removeprefix(marker.prefix)
             if marker.until:
                 name = name.partition(marker.until)[0].strip()
-            yield ReferenceLink(definition.key, path, marker, Key(marker.kind, name))
+            yield ReferenceLink(source, path, marker, Key(marker.kind, name))
 
 
 def _dangling(

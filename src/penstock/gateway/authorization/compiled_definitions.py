@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import AccessDefinitions, list_claims, make_broker_topics
+from penstock.definitions.authorizer import make_interaction
 from penstock.definitions.events.program import compile_program
 from penstock.definitions.set import Trust, trust_nothing
 from penstock.errors import PenstockError
@@ -46,6 +47,7 @@ from penstock.model.topics import matches, parse_subscribed
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.principals import Membership, list_subjects
 from penstock.policy.access.rules import BrokerTopics
+from penstock.policy.interaction import InteractionEngine
 from penstock.policy.purposes.commands import ShowAffected, ShowCombined, parse_publish
 from penstock.policy.purposes.rights import OPEN_RIGHTS, CommandRights, PurposeClaims
 from penstock.policy.purposes.settings import Notation
@@ -62,6 +64,14 @@ _PEOPLE_KINDS: Final = frozenset({"group", "attributes"})
 _CLAIM_KINDS: Final = frozenset({"right", "role", "authorisation-rule"})
 """Kinds that say who may claim and monitor what; who is meant, the engine of roles knows."""
 _COMMAND_KINDS: Final = kinds_of(Concern.COMMANDS)
+_INTERACTION_KINDS: Final = kinds_of(Concern.INTERACTION) | {
+    "hierarchy",
+    "plan",
+    "scenario",
+    "stream",
+    "vocabulary",
+}
+"""Kinds that restrictions and transformations follow from."""
 _KNOWN_LIMIT: Final = 65_536
 
 _log = get_logger("gateway")
@@ -78,9 +88,16 @@ class Recompiled(NamedTuple):
 class CompiledDefinitions:
     """What definitions mean for access and detection."""
 
-    def __init__(self, *, open_mode: bool = False, trusts: Trust = trust_nothing) -> None:
+    def __init__(
+        self,
+        *,
+        open_mode: bool = False,
+        trusts: Trust = trust_nothing,
+        read_key: Callable[[], bytes] | None = None,
+    ) -> None:
         self._open = open_mode
         self._trusts = trusts
+        self._read_key = read_key
         self.trouble: str | None = None
         """Why nothing can be decided, if so."""
         self.program = Program()
@@ -91,6 +108,7 @@ class CompiledDefinitions:
         self._compiled = AccessDefinitions()
         self.claims = PurposeClaims(open_mode=self._open)
         self.broker_topics = BrokerTopics(open_mode=self._open)
+        self.interaction = InteractionEngine()
 
     @property
     def access(self) -> AccessEngine:
@@ -128,6 +146,9 @@ class CompiledDefinitions:
         if anew or kinds & _CLAIM_KINDS:
             self.claims = PurposeClaims(list_claims(found), open_mode=self._open)
             self.broker_topics = make_broker_topics(found, open_mode=self._open)
+            access = True
+        if anew or kinds & _INTERACTION_KINDS:
+            self.interaction = make_interaction(found, self._read_key)
             access = True
         touched = kinds & _EVENT_KINDS
         if not any(it.subject_filter for it in found.of(Scenario).values()):

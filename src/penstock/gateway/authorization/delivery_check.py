@@ -16,6 +16,10 @@ Rules that hold here:
   whose preferences hold.
 - What would be denied by situations that are not known for the moment waits until they are
   known or lost. Definitions that cannot be compiled deny everything.
+- What transformations change is made when it is delivered, however the message came here: it
+  may have been retained, queued, sent again, or a will. Where it cannot be made, nothing leaves.
+- A message through several subscriptions is changed as the first that lets it pass says; the
+  identifiers of those that say otherwise are left out.
 - `DecisionCache` keeps what is lasting, by topic and property list. What may pass is kept as the
   finished property list to send, in `passing`; what may not, with the rule that denies it.
 - Every change of the rules, and every change of the client's subscriptions, forgets all.
@@ -27,6 +31,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from penstock.gateway.authorization.denials import Denials
@@ -37,24 +42,26 @@ from penstock.gateway.authorization.request_context import (
     is_lasting,
     make_environment,
     packet_fields,
+    trim,
 )
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.counters import DECISION
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.event_loop import Clock
 from penstock.gateway.session import NO_LOCAL, Session
+from penstock.model.topics import matches
 from penstock.mqtt import Publish, PublishProperties, encode_subscription_identifiers
 from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
 from penstock.policy.access.objects import Message
-from penstock.policy.authorizer import AccessRequest
 from penstock.policy.consent.prohibitions import DENYING
-from penstock.policy.decision import Decision, Depends, Part
+from penstock.policy.decision import Decision, Depends, Part, Reshaped, Reshaping, Seen
 from penstock.policy.purposes.subscriptions import Subscription
+from penstock.policy.request import AccessRequest
 
 _SAMPLE: Final = 64
 _RECENT: Final = 8
 _LONGEST: Final = 65_536
-_BY_POLICY: Final = frozenset({Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES})
+_BY_POLICY: Final = frozenset({Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES, Part.INTERACTION})
 _UNENFORCEABLE: Final = "definitions"
 _DORMANT: Final = "dormant subscription"
 
@@ -68,7 +75,7 @@ class Refusal(NamedTuple):
     @property
     def reason(self) -> str:
         """The word for the audit log."""
-        return self.why if self.why in {"policy", "consent"} else "purpose"
+        return self.why if self.why in {"policy", "consent", "interaction"} else "purpose"
 
 
 _UNKNOWN: Final = Refusal("unknown_subscription", "")
@@ -84,6 +91,17 @@ _UNSEEN: Final[_Seen] = (None, {}, NO_SITUATIONS)
 """What is looked at where neither policies nor preferences decide."""
 
 
+class Change(NamedTuple):
+    """What transformations do to a message that may be sent."""
+
+    reshaping: Reshaping
+    filters: tuple[str, ...]
+    """The filters that the client subscribed to it by."""
+    purpose: str | None
+    numbers: bytes
+    """The client's own identifiers of these subscriptions, encoded."""
+
+
 class DeliveryDecision(NamedTuple):
     """What becomes of a delivery."""
 
@@ -95,6 +113,10 @@ class DeliveryDecision(NamedTuple):
     """Whether the same holds for each message with this topic and property list."""
     awaiting_leader: bool = False
     """Whether it cannot be decided until the situations are known again."""
+    change: Change | None = None
+    """What transformations do to each such message: it has no properties before that is done."""
+    sent: Publish | None = None
+    """What transformations have made of the message: sent in its place."""
 
 
 _AWAITING_LEADER: Final = DeliveryDecision(awaiting_leader=True)
@@ -122,8 +144,11 @@ class DeliveryCheck:
         self._environment: Mapping[str, Any] = {}
         self._recent: deque[tuple[tuple[Any, ...], Message]] = deque(maxlen=_RECENT)
 
-    def decide(self, session: Session, packet: Publish) -> DeliveryDecision:
-        """Decide on a delivery."""
+    # One function on purpose: on the way of every uncached delivery calls cost more than they tidy.
+    def decide(  # noqa: C901, PLR0911, PLR0912
+        self, session: Session, packet: Publish
+    ) -> DeliveryDecision:
+        """Decide on a delivery; what `change` says is to be carried out before it is sent."""
         self._count += 1
         if not self._count % _SAMPLE:
             return self._observe(session, packet)
@@ -137,10 +162,15 @@ class DeliveryCheck:
             return DeliveryDecision(None, OWN, lasting=True)
         authorizer = rules.authorizer
         user, client = session.user, session.client_id
-        decides = authorizer.access.decides["read"]
+        interaction = authorizer.interaction
+        decides = authorizer.access.decides["read"] or (
+            interaction.in_use and interaction.concerns("read", topic)
+        )
         seen = self._see(packet, stamp) if decides else self._see_subject(packet, stamp)
         message, environment, situations = seen
         passed = waits = False
+        reshaping: Reshaping | None = None
+        through: list[Subscription] = []
         lasting = rules.remembers
         own: list[int] = []
         refused: Decision | None = None
@@ -161,7 +191,11 @@ class DeliveryCheck:
             if lasting and decision.depends:
                 lasting = is_lasting(decision, authorizer.access, topic, KEPT_APART)
             if decision.allowed:
-                passed = True
+                if not passed:
+                    passed, reshaping = True, decision.reshaping
+                elif decision.reshaping is not reshaping:
+                    continue  # through this one it would be another message
+                through.append(subscription)
                 if subscription.identifier:
                     own.append(subscription.identifier)
                 if decision.applied is not None:
@@ -175,7 +209,70 @@ class DeliveryCheck:
             refusal = self._name_refusal(session, packet, seen, refused)
             return DeliveryDecision(None, refusal, lasting)
         numbers = encode_subscription_identifiers(own) if own else b""
-        return DeliveryDecision(properties.kept + numbers, _NOTHING, lasting)
+        if reshaping is None:
+            return DeliveryDecision(properties.kept + numbers, _NOTHING, lasting)
+        filters = tuple(it.filter for it in through)
+        change = Change(reshaping, filters, through[0].ap, numbers)
+        return DeliveryDecision(None, _NOTHING, lasting, change=change)
+
+    def carry_out(self, session: Session, packet: Publish, change: Change) -> DeliveryDecision:
+        """Change a message as transformations say; where that cannot be done, deny it."""
+        reshaping = change.reshaping
+        seen = self._see(packet, self._stamps.read(packet.properties.reserved))
+        message = seen[0]
+        made = message.reshaped.get(reshaping) if message is not None else "unseen message"
+        if made is None and message is not None:
+            made = self._reshape(session, message, change, seen[1])
+            if reshaping.fixed:
+                message.reshaped[reshaping] = made
+        topic = made.topic if isinstance(made, Reshaped) else None
+        rule = f"transformation {reshaping.name}"
+        if (
+            not isinstance(made, Reshaped)
+            or made.payload is None
+            or (topic is not None and not self._may_become(topic, change.filters))
+        ):
+            return DeliveryDecision(None, Refusal("interaction", rule))
+        sent = replace(packet, payload=made.payload)
+        if topic is not None:
+            sent.rename(topic)
+        self._denials.transformed(session, rule)
+        kept = packet.properties.kept if made.keeps_properties else trim(packet.properties)
+        return DeliveryDecision(kept + change.numbers, sent=sent)
+
+    def _reshape(
+        self, session: Session, message: Message, change: Change, e: Mapping[str, Any]
+    ) -> Reshaped | str:
+        access = self._rules.authorizer.access
+
+        def see() -> Seen:
+            s = access.principal(session.user, session.client_id).attributes
+            return s, access.about(message), {**e, "purpose": change.purpose}, message.t
+
+        try:
+            return change.reshaping.apply(message, see)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, nothing leaves
+            return f"error {type(error).__name__}"
+
+    def _may_become(self, topic: str, filters: tuple[str, ...]) -> bool:
+        """Tell whether a client may get a message on a topic that it was not published on."""
+        # MQTT5 3.3.2.1: only on one that it has subscribed to.
+        return not self._rules.answers.is_among(topic) and any(matches(it, topic) for it in filters)
+
+    def refuse_subscription(self, session: Session, filter_: str) -> str | None:
+        """Name the restriction that does not permit a subscription now, None where none does."""
+        authorizer = self._rules.authorizer
+        if not authorizer.interaction.in_use:
+            return None
+        now = self._clock.now()
+        self._detection.catch_up(now)
+        return authorizer.refuse_by_context(
+            session.user,
+            session.client_id,
+            filter_,
+            make_environment(now, self._place),
+            self._detection.board,
+        )
 
     def _decide_apart(self, session: Session, packet: Publish) -> DeliveryDecision:
         """Decide without the authorizer: where it is not complete, and on answers to questions.
@@ -252,7 +349,8 @@ class DeliveryCheck:
         Known are subscriptions that sleep, too.
         """
         if refused is not None:
-            return Refusal("policy", refused.rule)
+            why = "interaction" if refused.part is Part.INTERACTION else "policy"
+            return Refusal(why, refused.rule)
         properties = packet.properties
         message, environment, situations = seen
         for number in properties.subscription_identifiers:
@@ -302,11 +400,12 @@ DeliveryKey = tuple[str, bytes]
 class DecisionCache:
     """The cache of one connection; `passing` is looked into on the way of every message."""
 
-    __slots__ = ("_check", "_denied", "passing")
+    __slots__ = ("_changes", "_check", "_denied", "passing")
 
     def __init__(self, check: DeliveryCheck) -> None:
         self.passing: dict[DeliveryKey, bytes] = {}
         self._denied: dict[DeliveryKey, DeliveryDecision] = {}
+        self._changes: dict[DeliveryKey, Change] = {}
         self._check = check
 
     def decide(self, session: Session, packet: Publish, key: DeliveryKey) -> DeliveryDecision:
@@ -314,17 +413,24 @@ class DecisionCache:
         denied = self._denied.get(key)
         if denied is not None:
             return denied
+        change = self._changes.get(key)
+        if change is not None:
+            return self._check.carry_out(session, packet, change)
         decision = self._check.decide(session, packet)
+        change = decision.change
         if decision.lasting and len(key[1]) <= _LONGEST_KEY:
-            if len(self.passing) + len(self._denied) >= _CACHED:
+            if len(self.passing) + len(self._denied) + len(self._changes) >= _CACHED:
                 self.forget()
-            if decision.properties is None:
+            if change is not None:
+                self._changes[key] = change
+            elif decision.properties is None:
                 self._denied[key] = decision
             else:
                 self.passing[key] = decision.properties
-        return decision
+        return decision if change is None else self._check.carry_out(session, packet, change)
 
     def forget(self) -> None:
         """Forget what was decided."""
         self.passing.clear()
         self._denied.clear()
+        self._changes.clear()

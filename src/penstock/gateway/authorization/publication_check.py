@@ -10,6 +10,8 @@ Rules that hold here:
   and goes to the broker when all of them know what it has changed.
 - What would be denied by situations that are not known for the moment waits until they are
   known or lost.
+- What transformations change on publication is made before anything takes effect: detection sees
+  the message as it was published, and the broker, the event log and subscribers what was made.
 - A message that could be an event is refused while events are not detected, and so is one
   whose event cannot be put on record.
 """
@@ -43,11 +45,12 @@ from penstock.gateway.replication.deduplication import SubmissionId, fingerprint
 from penstock.gateway.replication.protocol import PublishRequest
 from penstock.gateway.session import Session
 from penstock.mqtt import Publish
+from penstock.mqtt.codes import PACKET_SIZE_LIMIT
 from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ANONYMOUS
 from penstock.policy.access.rules import MARK
-from penstock.policy.authorizer import AccessRequest
-from penstock.policy.decision import Decision, Depends
+from penstock.policy.decision import Decision, Depends, Reshaped
+from penstock.policy.request import AccessRequest
 from penstock.telemetry import get_logger
 
 _NOBODY: Final[Mapping[str, Any]] = {}
@@ -65,12 +68,14 @@ class PublicationCheck:
         clock: Clock,
         denials: Denials,
         place: str | None = None,
+        longest: int = PACKET_SIZE_LIMIT,
     ) -> None:
         self.detection = detection
         self._rules = rules
         self._clock = clock
         self._denials = denials
         self._place = place
+        self._longest = longest
 
     def concerns(self, topic: str) -> bool:
         """Say whether messages on a topic must be looked at when they are published."""
@@ -78,14 +83,67 @@ class PublicationCheck:
 
     def _decides(self, topic: str) -> bool:
         """Say whether there is anything to decide about writing to a topic."""
-        return topic[0] == MARK or self._rules.authorizer.access.decides["write"]
+        authorizer = self._rules.authorizer
+        return (
+            topic[0] == MARK
+            or authorizer.access.decides["write"]
+            or authorizer.interaction.concerns("write", topic)
+        )
+
+    def reshape_own(self, topic: str, payload: bytes) -> Reshaped | PublishResult | None:
+        """Return what transformations make of a message of the gateway's own; None: nothing."""
+        rest = {"qos": 1, "retain": False, "size": len(payload)}
+        return self._reshape(PublishRequest(None, "", topic, payload, rest, self._place, None))
+
+    def _reshape(
+        self,
+        request: PublishRequest,
+    ) -> Reshaped | PublishResult | None:
+        """Return what transformations make of a message, or why it is denied; None: nothing."""
+        authorizer = self._rules.authorizer
+        interaction, access = authorizer.interaction, authorizer.access
+        topic = request.topic
+        if not interaction.concerns("write", topic) or not request.payload:
+            return None
+        message = Message(
+            topic, request.payload, user=request.user, client=request.client, rest=request.rest
+        )
+        now = self._clock.now()
+        self.detection.catch_up(now)
+        principal = access.principal(request.user, request.client)
+        e = make_environment(now, request.place)
+        seen = (principal.attributes, access.about(message), e, message.t)
+        decision = interaction.decide("write", principal, message, seen, self.detection.board)
+        if decision is None or decision.reshaping is None:
+            return None if decision is None or decision.allowed else self._refuse(decision)
+        try:
+            made = decision.reshaping.apply(message, lambda: seen)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, nothing is published
+            made = f"error {type(error).__name__}"
+        if isinstance(made, str) or not self._is_welcome(topic, made):
+            return PublishResult(PublishOutcome.DENIED, decision.rule)
+        publisher = Session(request.client, request.user or ANONYMOUS, 0)
+        self._denials.transformed(publisher, decision.rule, "publication")
+        return made
+
+    def _is_welcome(self, topic: str, made: Reshaped) -> bool:
+        """Say whether what transformations made can be published: no command, and not too long."""
+        own = ((topic, made.payload or b""),)
+        return not any(
+            self._rules.answers.is_among(there) or len(payload) > self._longest
+            for there, payload in (*own, *made.copies)
+        )
 
     def publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
         """Decide on a message of a client; let the event that it is take effect."""
         result = self._publish(session, packet)
         return self._when_current(session, packet) if _awaits_leader(result) else result
 
-    def _publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
+    def _publish(  # noqa: PLR0911 (one per outcome)
+        self,
+        session: Session,
+        packet: Publish,
+    ) -> PublishResult | PendingResult:
         topic = packet.topic
         detection = self.detection
         watched = detection.watched_topics.matches(topic)
@@ -104,15 +162,23 @@ class PublicationCheck:
         )
         if watched and detection.reload.busy:
             return self._after_reload(session, packet)
+        reshaped = self._reshape(request)
+        if isinstance(reshaped, PublishResult):
+            return reshaped
         if watched and not detection.is_alive():
             follower = detection.follower
             if not follower.asks:
                 return NO_LEADER
-            return self._refuse_by_role(request) or follower.submit(request)
-        result = self._decide(request, watched=watched)
+            refused = self._refuse_by_role(request)
+            return refused or self._submit(follower.submit(request), reshaped)
+        result = self._decide(request, watched=watched)._replace(reshaped=reshaped)
         if detection.leader.pending and result.accepted:
             return self._when_replicated(result)
         return result
+
+    async def _submit(self, pending: PendingResult, reshaped: Reshaped | None) -> PublishResult:
+        """Wait for the leader's word on a message that transformations have changed here."""
+        return (await pending)._replace(reshaped=reshaped)
 
     def publish_for(self, request: PublishRequest, submission: SubmissionId) -> PublishResult:
         """Decide on a message of another gateway's client, once."""
@@ -177,7 +243,8 @@ class PublicationCheck:
             self._denials.emergency(publisher, decision)
         if prepared is None or not prepared.bound:
             if not repeated:
-                return PublishResult(lasting=not watched and is_lasting(decision, access, topic))
+                lasting = not watched and decision.reshaping is None
+                return PublishResult(lasting=lasting and is_lasting(decision, access, topic))
             # It took effect before: the journal has it with what was added up to now.
             ticket = detection.journal.added
         else:

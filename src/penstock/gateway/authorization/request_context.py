@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 
 from penstock.gateway.broker import CLIENT, FOR, MESSAGE_AIP, MESSAGE_PIP, PUBLISHER
 from penstock.model.purposes import PurposeError, PurposeSet
-from penstock.mqtt import Publish
-from penstock.mqtt.properties import UserProperties
+from penstock.mqtt import Publish, PublishProperties
+from penstock.mqtt.codes import PacketType
+from penstock.mqtt.properties import Properties, UserProperties, encode_items
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import collect
 from penstock.policy.access.principals import ANONYMOUS
@@ -145,6 +146,20 @@ def packet_fields(packet: Publish) -> dict[str, Any]:
         "contentType": properties.content_type,
         "properties": collect(properties.user),
     }
+
+
+def trim(properties: PublishProperties) -> bytes:
+    """Return the properties of a message, encoded, without what its publisher chose freely."""
+    if not (properties.user or properties.response_topic or properties.correlation_data):
+        return properties.kept
+    return encode_items(
+        Properties(
+            payload_format=properties.payload_format,
+            message_expiry=properties.message_expiry,
+            content_type=properties.content_type,
+        ),
+        PacketType.PUBLISH,
+    )
 
 
 def is_lasting(

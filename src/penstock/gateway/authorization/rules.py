@@ -38,8 +38,7 @@ from penstock.model.purposes import PurposeSet
 from penstock.model.topics import parse_subscribed
 from penstock.mqtt import encode_user_properties
 from penstock.policy.authorizer import Authorizer
-from penstock.policy.consent.opt_outs import OptOutIndex
-from penstock.policy.consent.prohibitions import Prohibitions
+from penstock.policy.consent.prohibitions import OptOutIndex, Prohibitions
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.rights import CommandRights, DeclaredPurposes
 from penstock.policy.purposes.settings import Notation, PurposeSettings
@@ -94,6 +93,7 @@ class Rules:
         answers: AnswerTopics | None = None,
         trusts: Trust = trust_nothing,
         place: str | None = None,
+        read_key: Callable[[], bytes] | None = None,
     ) -> None:
         self._defined_users = defined_users
         self.engine = PurposeEngine(settings)
@@ -114,12 +114,14 @@ class Rules:
         """What people opted out of."""
         self.clock: Callable[[], int] = lambda: int(time.time() * 1000)
         """Tells the time by which roles are activated, in milliseconds since 1970."""
-        self._compiled = CompiledDefinitions(open_mode=open_mode, trusts=trusts)
+        self._compiled = CompiledDefinitions(open_mode=open_mode, trusts=trusts, read_key=read_key)
         self._compiled.access.roles.place = place
         self.authorizer = self._make_authorizer()
         self._rights = GrantedRights(open_mode=open_mode, roles_of=self._roles_of)
         self._overlay: dict[Key, Document | None] = {}
         self._presubscribed: dict[str, tuple[str, str, str]] = {}
+        self._presubscribing: dict[tuple[str, str], set[str]] = {}
+        """The names of the definitions that speak of a client and a filter."""
         self._stamps: dict[tuple[str, str], bytes] = {}
         self._named: tuple[Snapshot | None, frozenset[str]] = (None, frozenset())
 
@@ -296,6 +298,7 @@ class Rules:
             compiled.broker_topics,
             self.keeps_out,
             self.consent,
+            compiled.interaction,
         )
 
     def _invalidate(self) -> None:
@@ -343,14 +346,19 @@ class Rules:
 
     def presubscription(self, client: str, text: str) -> str | None:
         """Return the name of the definition that presubscribes a client to a filter."""
-        names = [name for name, held in self._presubscribed.items() if held[:2] == (client, text)]
-        return max(names, default=None)
+        return max(self._presubscribing.get((client, text), ()), default=None)
 
     def _presubscribe(self, name: str, body: Any) -> None:
         # The name says nothing: what it stood for must be remembered to be taken back.
         before = self._presubscribed.pop(name, None)
+        if before is not None:
+            names = self._presubscribing[before[:2]]
+            names.discard(name)
+            if not names:
+                del self._presubscribing[before[:2]]
         if body is not None:
             now = self._presubscribed[name] = (body["client"], body["filter"], body["purpose"])
+            self._presubscribing.setdefault(now[:2], set()).add(name)
             self._settle_presubscription(*now[:2])
         if before is not None:
             self._settle_presubscription(*before[:2])

@@ -12,23 +12,32 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UsageError
 from penstock.gateway.authorization.publication_check import PublicationCheck
-from penstock.gateway.authorization.request_context import as_properties, narrow, read_purposes
+from penstock.gateway.authorization.request_context import (
+    as_properties,
+    narrow,
+    read_purposes,
+    trim,
+)
 from penstock.gateway.broker import EPOCH, PUBLISHER, strip
 from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.authentication import RefusedError
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.context import Cause, ConnectionContext
 from penstock.gateway.publish_result import PendingResult, PublishOutcome, PublishResult
+from penstock.gateway.publishing.publisher import Publisher
 from penstock.gateway.session import Session
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import (
+    NO_PUBLISH_PROPERTIES,
     Connect,
     Publish,
     ReasonCode,
@@ -36,6 +45,7 @@ from penstock.mqtt import (
     are_acceptable,
     encode_user_properties,
 )
+from penstock.policy.decision import Reshaped
 from penstock.policy.purposes.commands import Command, SendFor, parse_publish
 from penstock.policy.purposes.settings import Notation
 
@@ -64,11 +74,13 @@ class Admission:
         check: PublicationCheck,
         notation: Notation,
         commands: PurposeCommands,
+        publisher: Publisher,
     ) -> None:
         self._context = context
         self._check = check
         self._notation = notation
         self._commands = commands
+        self._publisher = publisher
 
     def admit(  # noqa: PLR0911 (one per answer)
         self, client: ClientConnection, packet: Publish
@@ -108,6 +120,8 @@ class Admission:
             return None
         result = self._check.publish(client.session, packet)
         if isinstance(result, PublishResult):
+            if result.reshaped is not None and result.accepted:
+                return self._admit_later(client, packet, _known(result), purposes)
             return self._settle(client, packet, result, purposes)
         return self._admit_later(client, packet, result, purposes)
 
@@ -156,13 +170,58 @@ class Admission:
             return
         if client.lane is None:
             await client.settle_lane()
-        client.pass_on(packet, packet.properties.kept + stamp)
+        kept = packet.properties.kept
+        if result.reshaped is not None:
+            made = await self._publish_copies(client, packet, result, stamp)
+            if made is None or client.ended:
+                client.unacked.discard(packet.packet_id)
+                return
+            packet, kept = made, made.properties.kept
+        client.pass_on(packet, kept + stamp)
         context.counters.messages_in += 1
         recorded = context.recorder.record(
             packet, client.session.principal, client.deferred_acks, restricted=purposes is not None
         )
         if recorded is not None:
             await recorded
+
+    async def _publish_copies(
+        self, client: ClientConnection, packet: Publish, result: PublishResult, stamp: bytes
+    ) -> Publish | None:
+        """Publish what a message was turned into; return the message as it goes on, if it does.
+
+        Its publisher hears of it when the broker has all of them.
+        """
+        reshaped = result.reshaped or Reshaped(None)
+        loop, publisher = self._context.loop, self._publisher
+        restricted = stamp != client.stamp
+        done: list[asyncio.Future[None]] = []
+        for topic, payload in reshaped.copies:
+            taken = loop.create_future()
+            if not publisher.send(
+                topic,
+                payload,
+                stamp,
+                partial(_settle_once, taken),
+                retain=packet.retain,
+                restricted=restricted,
+            ):
+                client.deny(packet, "busy", "too many messages wait", _LATER)
+                return None
+            done.append(taken)
+        if done:
+            await asyncio.wait(done)
+        if reshaped.payload is not None:
+            said = packet.properties
+            if not reshaped.keeps_properties:
+                said = replace(NO_PUBLISH_PROPERTIES, kept=trim(said))
+            return replace(packet, payload=reshaped.payload, properties=said)
+        durable = loop.create_future()
+        result.when_durable(lambda _: _settle_once(durable))
+        await durable
+        if not client.ended:
+            client.confirm(packet)
+        return None
 
     def _refuse(self, client: ClientConnection, packet: Publish, result: PublishResult) -> None:
         if result.outcome is PublishOutcome.NO_ANSWER:
@@ -209,6 +268,15 @@ class Admission:
         properties = replace(will.properties, user=(*strip(will.properties.user), *own))
         kept = replace(will, topic=topic, properties=properties)
         return self._context.wills.keep(session, kept)
+
+
+async def _known(result: PublishResult) -> PublishResult:
+    return result
+
+
+def _settle_once(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _texts(topic: str, will: Will) -> list[str]:

@@ -42,8 +42,10 @@ from penstock.gateway.connection.context import Cause, ConnectionContext
 from penstock.gateway.connection.intake import OPENING
 from penstock.gateway.connection.login_queue import BusyError, Turn
 from penstock.gateway.connection.session_resumption import SessionResumption
-from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
-from penstock.gateway.connection.subscription_state import SubscriptionState
+from penstock.gateway.connection.subscription_lifecycle import (
+    SubscriptionLifecycle,
+    SubscriptionState,
+)
 from penstock.gateway.connection.upstream import Upstream
 from penstock.gateway.session import Session
 from penstock.mqtt import V5, Connack, Connect, PeerLimits, ReasonCode, Sender, Will

@@ -230,6 +230,10 @@ class _Request:
         if refusal is not None:
             engine.unsubscribe(client_id, asked.subscribed.text)
             return None, refusal.rule, refusal.reason
+        restriction = context.delivery_check.refuse_subscription(session, asked.subscribed.filter)
+        if restriction is not None:
+            engine.unsubscribe(client_id, asked.subscribed.text)
+            return None, restriction, "not allowed to subscribe here"
         admission = engine.subscribe(
             client_id,
             asked.subscribed.text,

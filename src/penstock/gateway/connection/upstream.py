@@ -247,6 +247,8 @@ class Upstream(BrokerConnection):
                             duplicates.is_duplicate(packet)
                         self._refuse(packet, decision, back)
                         continue
+                    if decision.sent is not None:
+                        packet = decision.sent  # noqa: PLW2901
                 if duplicates is not None:
                     if duplicates.is_duplicate(packet):
                         self._deny(packet, back)

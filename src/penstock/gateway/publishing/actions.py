@@ -35,9 +35,9 @@ from typing import Final
 from penstock.cep.steps import Publication
 from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.broker import ACTIONS, EPOCH, FOR, PUBLISHER
-from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.journal import Outbox
 from penstock.gateway.limits import Limits
+from penstock.gateway.publish_result import PublishResult
 from penstock.gateway.publishing.publisher import Publisher
 from penstock.mqtt import are_acceptable, encode_user_properties
 from penstock.policy.purposes.settings import Notation
@@ -51,7 +51,7 @@ _FOR_LIMIT: Final = 512
 OUTCOMES = metrics.counter(
     "penstock_gateway_actions",
     "Messages of actions, by what became of them.",
-    outcome=("sent", "depth", "topic", "event", "full"),
+    outcome=("sent", "denied", "depth", "topic", "event", "full"),
 )
 _WAITING = metrics.gauge(
     "penstock_gateway_actions_waiting", "Messages of actions that are not sent yet."
@@ -61,8 +61,9 @@ _WAITING = metrics.gauge(
 class Dispatch:
     """What actions have to send, on its way to the broker."""
 
-    def __init__(self, detection: EngineHost, publisher: Publisher, rate: int) -> None:
-        self._detection = detection
+    def __init__(self, check: PublicationCheck, publisher: Publisher, rate: int) -> None:
+        self._check = check
+        self._detection = check.detection
         self._publisher = publisher
         self._pause = 1.0 / rate
         self._queue: deque[int] = deque()
@@ -131,15 +132,28 @@ class Dispatch:
         own = [(PUBLISHER, ACTIONS), (EPOCH, str(self._detection.epoch))]
         if publication.subject.isprintable() and len(publication.subject) <= _FOR_LIMIT:
             own.append((FOR, publication.subject))
-        taken = self._publisher.send(
-            publication.topic,
-            encode_payload(publication) or b"",
-            encode_user_properties(tuple(own)),
-            partial(self._finish, number),
-        )
-        if taken:
-            self._handed.add(number)
-        return taken
+        properties = encode_user_properties(tuple(own))
+        messages = self._list_messages(publication.topic, encode_payload(publication) or b"")
+        if not messages:
+            self._finish(number)
+            return True
+        for at, (topic, payload) in enumerate(messages, 1):
+            done = partial(self._finish, number) if at == len(messages) else _no_matter
+            if not self._publisher.send(topic, payload, properties, done):
+                return False
+        self._handed.add(number)
+        return True
+
+    def _list_messages(self, topic: str, payload: bytes) -> list[tuple[str, bytes]]:
+        """Return what is published of a message, which transformations may change or deny."""
+        reshaped = self._check.reshape_own(topic, payload)
+        if reshaped is None:
+            return [(topic, payload)]
+        if isinstance(reshaped, PublishResult):
+            OUTCOMES["denied"].inc()
+            return []
+        own = [] if reshaped.payload is None else [(topic, reshaped.payload)]
+        return [*reshaped.copies, *own]
 
     def _finish(self, number: int) -> None:
         """Be done with a message that the broker has confirmed."""
@@ -151,6 +165,10 @@ class Dispatch:
             detection.journal.add(line)
         _WAITING.set(len(detection.outbox.waiting))
         self._go_on()
+
+
+def _no_matter() -> None:
+    """Do nothing: the last of several tells that all are done."""
 
 
 def encode_payload(publication: Publication) -> bytes | None:
@@ -184,7 +202,7 @@ class Actions:
         depth: int,
         rate: int,
     ) -> None:
-        self.dispatch = Dispatch(check.detection, publisher, rate)
+        self.dispatch = Dispatch(check, publisher, rate)
         self._check = check
         self._notation = notation
         self._limits = limits

@@ -28,6 +28,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, Protocol
 
 from penstock.clock import boot_clock
@@ -35,7 +36,7 @@ from penstock.errors import PenstockError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.broker import MESSAGE_AIP, MESSAGE_PIP
+from penstock.gateway.broker import MESSAGE_AIP, MESSAGE_PIP, RESERVED
 from penstock.gateway.counters import Counters
 from penstock.gateway.detection.leader_lease import is_gone
 from penstock.gateway.event_loop import Background, SessionWriter
@@ -43,6 +44,7 @@ from penstock.gateway.publish_result import PendingResult, PublishOutcome, Publi
 from penstock.gateway.publishing.publisher import Publisher, Record
 from penstock.gateway.session import Session
 from penstock.mqtt import Connect, Publish, Reader, Sender, Will
+from penstock.policy.decision import Reshaped
 from penstock.store.detection.journal import Detector
 from penstock.store.wills import DroppedWill, KeptWill, WillChange, WillStore, make_number
 from penstock.telemetry import get_logger
@@ -301,15 +303,20 @@ class Wills:
             self._drop(it)
             return
 
+        messages = _list_messages(will, result.reshaped)
+
         def hand_over(durable: bool) -> None:  # noqa: FBT001
-            if not durable or not self._publisher.send(
-                will.topic,
-                will.payload,
-                _message(will).properties.raw,
-                lambda: self._drop(it),
-                retain=will.retain,
-                restricted=_is_restricted(will),
-                user_properties=will.properties.user,
+            if not durable or not all(
+                self._publisher.send(
+                    topic,
+                    payload,
+                    _message(said).properties.raw,
+                    partial(self._drop, it) if last else _no_matter,
+                    retain=said.retain,
+                    restricted=_is_restricted(said),
+                    user_properties=said.properties.user,
+                )
+                for topic, payload, said, last in messages
             ):
                 self._wait(it, _AGAIN_SECONDS)
 
@@ -317,6 +324,24 @@ class Wills:
 
     async def _save(self, changes: list[WillChange]) -> None:
         await self._background.run_in_thread(self._store.apply, changes)
+
+
+def _list_messages(will: Will, reshaped: Reshaped | None) -> list[tuple[str, bytes, Will, bool]]:
+    """Return what is published of a will: topic, payload, what it says beside, whether it ends."""
+    if reshaped is None:
+        return [(will.topic, will.payload, will, True)]
+    own = tuple(it for it in will.properties.user if it[0].startswith(RESERVED))
+    kept = replace(will.properties, user=own, response_topic=None, correlation_data=None)
+    bare = replace(will, properties=kept)
+    found = [(topic, payload, bare) for topic, payload in reshaped.copies]
+    if reshaped.payload is not None:
+        said = will if reshaped.keeps_properties else bare
+        found.append((will.topic, reshaped.payload, said))
+    return [(*it, at == len(found)) for at, it in enumerate(found, 1)]
+
+
+def _no_matter() -> None:
+    """Do nothing: the last of several tells that all are done."""
 
 
 def _message(will: Will) -> Publish:

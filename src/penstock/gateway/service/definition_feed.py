@@ -25,13 +25,15 @@ from penstock.clock import boot_clock
 from penstock.errors import UsageError
 from penstock.gateway.authorization.rules import Rules, concerned_filters, differing
 from penstock.gateway.connection.client_registry import ClientRegistry, Revocation
-from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
-from penstock.gateway.connection.subscription_state import SubscriptionState
+from penstock.gateway.connection.subscription_lifecycle import (
+    SubscriptionLifecycle,
+    SubscriptionState,
+)
 from penstock.gateway.event_loop import Background, EngineTimer
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream, User
-from penstock.policy.consent.opt_outs import OptOutIndex
+from penstock.policy.consent.prohibitions import OptOutIndex
 from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.documents import Snapshot, Update

@@ -113,7 +113,7 @@ class Emergencies:
             history=settings.history,
         )
         known = (rules, self.detection, clock, denials, place)
-        self.publication_check = PublicationCheck(*known)
+        self.publication_check = PublicationCheck(*known, longest=limits.packet)
         self.delivery_check = DeliveryCheck(*known)
         self.actions = Actions(
             self.publication_check,

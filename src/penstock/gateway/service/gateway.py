@@ -25,14 +25,16 @@ from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.arrivals import Arrival, Arrivals
 from penstock.gateway.connection.authentication import Authenticator
-from penstock.gateway.connection.client_registry import ClientRegistry, Revocation
+from penstock.gateway.connection.client_registry import ClientAnswering, ClientRegistry, Revocation
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.downstream import Downstream, Handlers
 from penstock.gateway.connection.handshake import Handshake
 from penstock.gateway.connection.session_resumption import SessionResumption
-from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
+from penstock.gateway.connection.subscription_lifecycle import (
+    SubscriptionLifecycle,
+    SubscriptionState,
+)
 from penstock.gateway.connection.subscription_requests import SubscriptionRequests
-from penstock.gateway.connection.subscription_state import SubscriptionState
 from penstock.gateway.counters import Counters
 from penstock.gateway.event_loop import Background, SessionWriter
 from penstock.gateway.limits import TICK_SECONDS, Limits
@@ -41,14 +43,13 @@ from penstock.gateway.publishing.peers import Peers
 from penstock.gateway.publishing.publisher import Publisher
 from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
-from penstock.gateway.service.client_answers import ClientAnswering
 from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.gateway.service.emergencies import Emergencies, Sharing
 from penstock.policy.purposes.settings import Notation
-from penstock.store.client_requests import ClientRequests
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
+from penstock.store.enforcement_points import ClientRequests
 from penstock.store.follower import Follower
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.sessions import SessionChange, Sessions
@@ -165,6 +166,7 @@ class Gateway:
                 answer_bytes=limits.packet,
                 publish_answer=self._publish_answer if rules.answers.published else None,
             ),
+            self.publisher,
         )
         resumption = SessionResumption(
             rules,

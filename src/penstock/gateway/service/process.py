@@ -25,10 +25,12 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 from penstock.clock import boot_clock
 from penstock.config import Config
+from penstock.config.secrets import generate_key
 from penstock.config.sections.gateway import LimitSettings
 from penstock.definitions.authorizer import configured_settings
 from penstock.errors import UnavailableError
@@ -52,12 +54,12 @@ from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pruning import keep_pruned
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.writer import AuditWriter
-from penstock.store.client_requests import ClientRequests
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions, recorder
 from penstock.store.definitions.history import Definitions
 from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
+from penstock.store.enforcement_points import ClientRequests
 from penstock.store.follower import Follower
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.session_tables import SessionQuotas
@@ -124,6 +126,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 defined_users=settings.authentication.defined_users,
                 trusts=definitions.trusts,
                 place=settings.place,
+                read_key=partial(config.pipeline.key.read_or_create, generate_key),
             ),
             limits=limits,
             notation=notation,

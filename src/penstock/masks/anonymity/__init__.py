@@ -1,6 +1,6 @@
 """Anonymity of tables and of streams: groups in which nobody stands out.
 
-    domains                  what values are, and what a generalization of them loses
+    domains, dates           what values are, and what a generalization of them loses
     rules                    what a group has to fulfil: k persons, l-diversity, t-closeness
     partitions               cutting tuples into groups
     parameters, publication  k-anonymity of a stream, with bounded delay
@@ -12,7 +12,14 @@ state function can hold it. Nothing here reads, writes or draws without a seed.
 """
 
 from penstock.masks.anonymity.castle import CastleAnonymizer
-from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain, Space
+from penstock.masks.anonymity.dates import DateDomain
+from penstock.masks.anonymity.domains import (
+    CategoryDomain,
+    Domain,
+    NumberDomain,
+    Space,
+    WithNull,
+)
 from penstock.masks.anonymity.microaggregation import (
     Microaggregate,
     TooFew,
@@ -40,6 +47,7 @@ __all__ = [
     "CategoryDomain",
     "Census",
     "Closeness",
+    "DateDomain",
     "Demands",
     "Distance",
     "DistinctDiversity",
@@ -54,6 +62,7 @@ __all__ = [
     "StreamAnonymizer",
     "StreamParameters",
     "TooFew",
+    "WithNull",
     "aggregate_tuples",
     "aggregate_values",
     "open_stream",

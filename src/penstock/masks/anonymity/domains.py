@@ -12,6 +12,8 @@ Rules that hold here:
 - The loss of a generalization is 0 for a single value and 1 for the whole domain. A bucket
   alone loses its share of the domain, since it hides the values in it. A category loses as
   much as the lowest node above the run: (leaves below - 1) / (leaves - 1).
+- Null is a value like any other where a domain takes it (`WithNull`): it lies before all others, is
+  published as null where a group has nothing else, and loses the whole domain where it has.
 - Arrays of codes are (quasi-identifiers, tuples), so that one quasi-identifier lies together.
 - A box's loss is the mean of its sides' losses.
 """
@@ -38,6 +40,8 @@ LARGEST: Final = float(1 << 53)
 MAX_BUCKETS: Final = 1_000_000
 _WHOLE: Final = re.compile("-?[0-9]{1,19}")
 _LISTED: Final = frozenset({str, int})
+WHOLE: Final = "*"
+"""What is published of a number or date that may be any, or null."""
 # Up to so many leaves, the losses of all runs of leaves are kept in a table.
 TABLED: Final = 256
 
@@ -81,7 +85,7 @@ class Domain(ABC):
         return lows, highs
 
     @abstractmethod
-    def labels(self, lows: Floats, highs: Floats) -> list[str]:
+    def labels(self, lows: Floats, highs: Floats) -> list[str | None]:
         """Return the generalizations as they are published."""
 
 
@@ -141,7 +145,7 @@ class NumberDomain(Domain):
             return (highs - lows + 1.0) / self._buckets
         return (highs - lows) / (self.high - self.low)
 
-    def labels(self, lows: Floats, highs: Floats) -> list[str]:
+    def labels(self, lows: Floats, highs: Floats) -> list[str | None]:
         """Write ranges, half-open where there are buckets; a single value stands alone."""
         if self.bucket is not None:
             lows = self.low + lows * self.bucket
@@ -268,9 +272,71 @@ class CategoryDomain(Domain):
         nodes = self._nodes(lows, highs)
         return self.firsts[nodes].astype(np.float64), self.lasts[nodes].astype(np.float64)
 
-    def labels(self, lows: Floats, highs: Floats) -> list[str]:
+    def labels(self, lows: Floats, highs: Floats) -> list[str | None]:
         """Name the nodes."""
         return [self.names[node] for node in self._nodes(lows, highs).tolist()]
+
+
+class WithNull(Domain):
+    """A domain that has null besides."""
+
+    def __init__(self, inner: Domain) -> None:
+        super().__init__(inner.name)
+        self.inner = inner
+        self._floor, self._ceiling = inner.span
+        self.null = self._floor - max(1.0, self._ceiling - self._floor)
+
+    @property
+    def expected(self) -> str:
+        """Name what the domain has."""
+        return f"{self.inner.expected}, or null"
+
+    @property
+    def size(self) -> int:
+        """Count null, too, where codes are counted."""
+        return self.inner.size and self.inner.size + 1
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Begin with null."""
+        return self.null, self._ceiling
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """Tell that null has a code."""
+        return "null", *self.inner.signature
+
+    def encode(self, values: Iterable[object]) -> Floats:
+        """Return the codes of values, that of null for None."""
+        listed = list(values)
+        codes = self.inner.encode(listed)
+        codes[[value is None for value in listed]] = self.null
+        return codes
+
+    def loss(self, lows: Floats, highs: Floats) -> Floats:
+        """Nothing is lost of null alone; with other values, all is."""
+        among = self.inner.loss(np.maximum(lows, self._floor), np.maximum(highs, self._floor))
+        alone = highs == self.null
+        return np.where(lows == self.null, np.where(alone, 0.0, 1.0), among)
+
+    def widen(self, lows: Floats, highs: Floats) -> tuple[Floats, Floats]:
+        """Widen null and others to everything."""
+        low, high = self.inner.widen(np.maximum(lows, self._floor), np.maximum(highs, self._floor))
+        null, alone = lows == self.null, highs == self.null
+        return (
+            np.where(null, self.null, low),
+            np.where(null, np.where(alone, self.null, self._ceiling), high),
+        )
+
+    def labels(self, lows: Floats, highs: Floats) -> list[str | None]:
+        """Write null as null, and null among others as the whole."""
+        everything = self.inner.names[0] if isinstance(self.inner, CategoryDomain) else WHOLE
+        null, alone = (lows == self.null).tolist(), (highs == self.null).tolist()
+        within = self.inner.labels(np.maximum(lows, self._floor), np.maximum(highs, self._floor))
+        return [
+            (None if single else everything) if mixed else label
+            for mixed, single, label in zip(null, alone, within, strict=True)
+        ]
 
 
 def _together(ways: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -308,14 +374,14 @@ class Space:
         self.domains = tuple(domains)
         spans = np.array([domain.span for domain in domains])
         self._floor, self._ceiling = spans[:, :1], spans[:, 1:]
-        # Numbers' losses are linear in both ends: one product gives the sum over all of them.
+        # Losses of numbers and dates are linear in both ends: one product gives their sum.
         count = len(domains)
         self._slope = np.zeros(count)
         self._offset = 0.0
-        self._categories: list[tuple[int, CategoryDomain]] = []
+        self._others: list[tuple[int, Domain]] = []
         for place, domain in enumerate(domains):
-            if isinstance(domain, CategoryDomain):
-                self._categories.append((place, domain))
+            if isinstance(domain, CategoryDomain | WithNull):
+                self._others.append((place, domain))
                 continue
             zero, one = domain.loss(np.zeros(2), np.array([0.0, 1.0])).tolist()
             self._slope[place] = (one - zero) / count
@@ -345,20 +411,20 @@ class Space:
         sides = highs - lows
         losses: Floats = self._slope @ sides.reshape(len(sides), -1) + self._offset
         losses = losses.reshape(sides.shape[1:])
-        for place, domain in self._categories:
+        for place, domain in self._others:
             losses = losses + domain.loss(lows[place], highs[place]) / len(self.domains)
         return losses
 
     def widen(self, lows: Floats, highs: Floats) -> tuple[Floats, Floats]:
         """Return the boxes that are really published for these."""
-        if not self._categories:
+        if not self._others:
             return lows, highs
         lows, highs = lows.copy(), highs.copy()
-        for place, domain in self._categories:
+        for place, domain in self._others:
             lows[place], highs[place] = domain.widen(lows[place], highs[place])
         return lows, highs
 
-    def labels(self, lows: Floats, highs: Floats) -> list[list[str]]:
+    def labels(self, lows: Floats, highs: Floats) -> list[list[str | None]]:
         """Return for each quasi-identifier the boxes' generalizations as published."""
         return [
             domain.labels(lows[place], highs[place]) for place, domain in enumerate(self.domains)

@@ -12,6 +12,6 @@ Rules that hold here:
 """
 
 from penstock.masks.spark.column_builder import spark_type
-from penstock.masks.spark.frames import ChainLayout, JointMasks, RowMasks, mask_frame
+from penstock.masks.spark.columns import ChainLayout, JointMasks, RowMasks, mask_frame
 
 __all__ = ["ChainLayout", "JointMasks", "RowMasks", "mask_frame", "spark_type"]

@@ -3,6 +3,7 @@
 from penstock.model.definition import KINDS, Concern
 from penstock.model.kinds.controls import Control, ControlPublisher, ControlSubscriber
 from penstock.model.kinds.events import Action, Event
+from penstock.model.kinds.interaction import Restriction, Table, Transformation
 from penstock.model.kinds.plans import Plan, Scenario
 from penstock.model.kinds.policies import EmergencyPolicy, Enforcement, Policy, Preference
 from penstock.model.kinds.principals import Attributes, Group, Right, User
@@ -50,10 +51,13 @@ __all__ = [
     "PurposeSettings",
     "PurposeState",
     "Reservation",
+    "Restriction",
     "Right",
     "Role",
     "Scenario",
     "Stream",
+    "Table",
+    "Transformation",
     "User",
     "View",
     "Vocabulary",

@@ -8,6 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -28,6 +29,9 @@ BEHIND: Final = 7 * 24 * 3600 * 1000
 TOPIC_CHARACTERS: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 )
+
+_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+"""A name that others would write for a field of an object in an object."""
 
 # Names of types that others use → ours. Avro's int and long are ours already.
 TYPE_NAMES: Final[Mapping[str, str]] = {
@@ -350,6 +354,19 @@ class Stream(Definition):
         kafka = self.source.kafka if self.source else None
         if kafka is not None and kafka.registry is not None and self.format != "avro":
             raise ValueError("registry: only Avro values have such schemas → set format: avro")
+        return self
+
+    @model_validator(mode="after")
+    def _check_paths(self) -> Self:
+        kafka, files = (self.source.kafka, self.source.files) if self.source else (None, None)
+        objects = self.patterns or kafka is not None or (files and files.format == "json")
+        nested = next((it.name for it in self.fields if _PATH.fullmatch(it.name)), None)
+        if nested is not None and objects and self.format != "avro":
+            raise ValueError(
+                f"fields: {quote(nested)} looks like a path into an object, and fields are read at "
+                "the top of a record → let whoever writes the records put it there, under a name "
+                "without dots"
+            )
         return self
 
     @model_validator(mode="after")

@@ -26,8 +26,12 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
 from penstock.masks.fields import Schema
 from penstock.model.kinds.views import Window
-from penstock.pipeline.anonymizers.epsilon import LaplaceNoise, Ledger, MakeNoise
-from penstock.pipeline.anonymizers.noisy_figures import NoisyFigures
+from penstock.pipeline.anonymizers.noisy_figures import (
+    LaplaceNoise,
+    Ledger,
+    MakeNoise,
+    NoisyFigures,
+)
 from penstock.pipeline.anonymizers.stateful import (
     DeadLetter,
     StepOutcome,

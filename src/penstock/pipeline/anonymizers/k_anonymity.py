@@ -11,6 +11,7 @@ the word of who sent them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Final
 
 import numpy as np
@@ -28,7 +29,8 @@ from penstock.definitions.anonymizers.k_anonymity import (
 )
 from penstock.errors import quote
 from penstock.masks import Hierarchy
-from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain
+from penstock.masks.anonymity.dates import DateDomain
+from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain, WithNull
 from penstock.masks.anonymity.publication import Release, StreamParameters
 from penstock.masks.anonymity.rules import (
     Closeness,
@@ -62,6 +64,9 @@ from penstock.pipeline.records.columns import (
 
 SUPPRESSED: Final = "suppressed: there were not enough persons alike"
 NOBODY: Final = "the record does not say which person it is about"
+NULL: Final = "the field {} is null, which no group of the view has"
+MICROSECONDS: Final = 86_400_000_000
+"""Of a day."""
 PERSONS: Final = "penstock:persons"
 RECORDS: Final = "penstock:records"
 LOW: Final = "penstock:low:"
@@ -81,7 +86,10 @@ class KAnonymityStep:
         saved: bytes | None = None,
     ) -> None:
         self._keys = parameters.keys
-        self._domains = [make_domain(quasi, hierarchies) for quasi in parameters.quasi_identifiers]
+        self._domains = [
+            make_domain(quasi, hierarchies, null=quasi.shares_null(schema))
+            for quasi in parameters.quasi_identifiers
+        ]
         mixed = parameters.sensitive if isinstance(parameters, Diverse) else ()
         self._mixed = [make_domain(field, hierarchies) for field in mixed]
         # Identifiers are never published: they are not even held.
@@ -95,7 +103,7 @@ class KAnonymityStep:
             beta=parameters.beta,
             mu=parameters.mu,
             sensitive=self._mixed,
-            rules=_make_rules(parameters, self._mixed),
+            rules=make_rules(parameters, self._mixed),
             seed=seed,
             max_wait=parameters.max_wait,
             outliers=parameters.outliers,
@@ -137,7 +145,7 @@ class KAnonymityStep:
         """
         rows = rows.select(self._input.names).cast(self._input)
         domains = [*self._domains, *self._mixed]
-        codes = np.stack([domain.encode(_values(rows[domain.name], domain)) for domain in domains])
+        codes = np.stack([_encode(rows[domain.name], domain) for domain in domains])
         dead = _refuse(rows, codes, domains)
         fine = ~np.isnan(codes).any(axis=0) & np.asarray(rows[PERSON].is_valid())
         rows = rows.filter(pa.array(fine))
@@ -191,7 +199,9 @@ class KAnonymityStep:
         if not boxes.size:
             return None
         # Boxes with the same labels are one group to those who read them.
-        codes = np.stack([np.asarray(it.dictionary_encode().indices) for it in labels.values()])
+        codes = np.stack(
+            [np.asarray(it.dictionary_encode("encode").indices) for it in labels.values()]
+        )
         _, first, same = np.unique(codes, axis=1, return_index=True, return_inverse=True)
         groups = same.reshape(-1)[boxes]
         records = np.bincount(groups, minlength=first.size)
@@ -231,16 +241,26 @@ def _refuse(
     dead: dict[int, str] = {}
     offsets = rows[OFFSET].to_numpy()
     for domain, line in zip(domains, codes, strict=True):
+        wrong, null = np.isnan(line), np.asarray(rows[domain.name].is_null())
+        for offset in offsets[wrong & null].tolist():
+            dead.setdefault(offset, NULL.format(quote(domain.name)))
         reason = f"the field {quote(domain.name)} is not {domain.expected}"
-        for offset in offsets[np.isnan(line)].tolist():
+        for offset in offsets[wrong & ~null].tolist():
             dead.setdefault(offset, reason)
     for offset in rows.filter(pc.is_null(rows[PERSON]))[OFFSET].to_pylist():
         dead.setdefault(offset, NOBODY)
     return [DeadLetter(offset, reason) for offset, reason in sorted(dead.items())]
 
 
-def make_domain(field: Ranged, hierarchies: Mapping[str, Hierarchy]) -> Domain:
-    """Return what values a field may have."""
+def make_domain(
+    field: Ranged, hierarchies: Mapping[str, Hierarchy], *, null: bool = False
+) -> Domain:
+    """Return what values a field may have; with `null` that is one of them."""
+    found = _make_domain(field, hierarchies)
+    return WithNull(found) if null else found
+
+
+def _make_domain(field: Ranged, hierarchies: Mapping[str, Hierarchy]) -> Domain:
     if field.hierarchy is not None:
         tree = field.hierarchy
         found = tree if isinstance(tree, Hierarchy) else hierarchies[tree]
@@ -249,10 +269,15 @@ def make_domain(field: Ranged, hierarchies: Mapping[str, Hierarchy]) -> Domain:
         return CategoryDomain.flat(field.key, field.values)
     if field.min is None or field.max is None:
         raise TypeError(f"the check let {field.key} pass without bounds")
+    if isinstance(field.min, str) or isinstance(field.max, str):
+        days = None if field.bucket_size is None else int(field.bucket_size)
+        low, high = (date.fromisoformat(str(bound)) for bound in (field.min, field.max))
+        return DateDomain(field.key, low, high, bucket=days, unit=field.unit)
     return NumberDomain(field.key, field.min, field.max, bucket=field.bucket_size)
 
 
-def _make_rules(parameters: KAnonymization, domains: list[Domain]) -> list[GroupRule]:
+def make_rules(parameters: KAnonymization, domains: list[Domain]) -> list[GroupRule]:
+    """Return what groups must fulfil besides k, one rule for each sensitive field."""
     rules: list[GroupRule] = []
     for column, domain in enumerate(domains):
         if isinstance(parameters, TCloseness):
@@ -268,10 +293,25 @@ def _make_rules(parameters: KAnonymization, domains: list[Domain]) -> list[Group
     return rules
 
 
+def _encode(column: pa.ChunkedArray, domain: Domain) -> npt.NDArray[np.float64]:
+    if not isinstance(domain, WithNull):
+        return domain.encode(_values(column, domain))
+    codes = domain.inner.encode(_values(column, domain.inner))
+    return np.where(np.asarray(column.is_null()), domain.null, codes)
+
+
 def _values(column: pa.ChunkedArray, domain: Domain) -> npt.NDArray[np.float64] | list[object]:
     if isinstance(domain, CategoryDomain):
         texts: list[object] = column.to_pylist()
         return texts
+    if isinstance(domain, DateDomain):
+        # Days since 1970; a moment counts as its day in UTC.
+        day = pa.types.is_date(column.type)
+        whole = column.cast(pa.int32() if day else pa.int64())
+        days: npt.NDArray[np.float64] = whole.cast(pa.float64(), safe=False).to_numpy(
+            zero_copy_only=False
+        )
+        return days if day else np.floor(days / MICROSECONDS)
     numbers: npt.NDArray[np.float64] = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
     return numbers
 

@@ -25,11 +25,10 @@ import fastavro
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, types
 
-from penstock.definitions.avro import avro_names, avro_schema
 from penstock.eventlog.connection import BrokerError
 from penstock.json_text import ERASED
 from penstock.masks.chain import type_reason
-from penstock.masks.fields import CHECKS, Schema
+from penstock.masks.fields import CHECKS, Schema, avro_names, avro_schema
 from penstock.masks.spark import spark_type
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PROBLEM, VALUE, arrow_schema
 from penstock.pipeline.session import freeze_loaded

@@ -3,6 +3,8 @@
     value ─→ json, connect: columns of Spark    ─┬→ fields, person, time, problem
            ─→ avro: tasks decode, batch by batch ─┘
 
+    value ──▶ tasks ask for the keys of a batch ──▶ the value, or that it was erased
+
 Rules that hold here:
 - A record is one JSON object, the payload of one envelope of Kafka Connect, or one Avro
   datum, and nothing after it. A value of another type than declared makes the whole record a
@@ -12,18 +14,24 @@ Rules that hold here:
   read stands behind a mark and is a problem. In records that no gateway has written, of a
   name that stands twice in an object the last counts.
 - A problem names what is wrong, and the field, and never holds what the record said.
+- Who runs Spark says once where keys are (`use_person_keys`). Without that, a sealed stream is not
+  read at all: to set all its records aside would lose them.
+- Keys come to the tasks that open values, and stand in no plan: tasks get an address.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
+from penstock.config import Config
 from penstock.definitions.views import schema_of
+from penstock.errors import UnavailableError, quote
 from penstock.json_text import DEPTH, ERASED, NUMBER, SIZE, UNREAD
 from penstock.masks.chain import type_reason
 from penstock.masks.fields import DECIMALS, MAX_DOUBLE, MAX_FLOAT, FieldType, Schema
@@ -41,7 +49,40 @@ from penstock.pipeline.records.columns import (
     refuse_time,
     tell_time,
 )
-from penstock.pipeline.records.sealing import open_sealed
+from penstock.pipeline.session import freeze_loaded
+from penstock.store.person_keys import PersonKeyAddress
+
+_known: list[PersonKeyAddress] = []
+
+
+def use_person_keys(config: Config) -> None:
+    """Read under the keys of an installation all that this process reads from now on."""
+    key = config.consent.key
+    known = key.path.exists()
+    _known[:] = [PersonKeyAddress(config.store.connection_url(), key.read())] if known else []
+
+
+def open_sealed(frame: DataFrame, stream: Stream) -> DataFrame:
+    """Return records with their values opened, where the stream has them sealed."""
+    if stream.erasure != "shred":
+        return frame
+    if not _known:
+        raise UnavailableError(
+            f"the records of {quote(stream.name)} are sealed, and no keys are at hand",
+            fix="read the stream with `penstock views run` and the settings of the installation",
+        )
+    address, topic = _known[0], stream.topic
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_loaded()
+        for batch in batches:
+            values = address.open(topic, batch[VALUE].to_pylist())
+            opened = pa.array(values, pa.binary())
+            columns = [opened if name == VALUE else batch[name] for name in batch.schema.names]
+            yield pa.record_batch(columns, names=batch.schema.names)
+
+    return frame.mapInArrow(run, frame.schema)
+
 
 _PARSED: Final = "penstock:parsed"
 _TEXT: Final = "penstock:text"

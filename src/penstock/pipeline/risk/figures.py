@@ -34,7 +34,7 @@ import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy, coarsen
-from penstock.definitions.anonymizers.k_anonymity import KAnonymization
+from penstock.definitions.anonymizers.k_anonymity import Diverse, KAnonymization
 from penstock.definitions.views import ViewPlan
 from penstock.errors import UsageError, quote
 from penstock.pipeline.anonymizers.blueprint import Blueprint
@@ -80,7 +80,8 @@ class Question:
         declared = (*stream.named("quasi-identifier"), *_find_generalized(plan))
         chosen = tuple(dict.fromkeys(quasi or declared))
         keys = tuple(name for name in chosen if name in output)
-        hidden = tuple(dict.fromkeys(sensitive)) or stream.named("sensitive")
+        mixed = (*stream.named("sensitive"), *_find_mixed(plan))
+        hidden = tuple(dict.fromkeys(sensitive or mixed))
         masked = {key: name for name, key in _touches(plan)}
         counted = _are_counted(plan, keys)
         exposed = [it for it in stream.named("identifier") if it in output and it not in masked]
@@ -110,6 +111,12 @@ def _find_generalized(plan: ViewPlan) -> tuple[str, ...]:
     if not isinstance(step, KAnonymization):
         return ()
     return tuple(quasi.key for quasi in step.quasi_identifiers)
+
+
+def _find_mixed(plan: ViewPlan) -> tuple[str, ...]:
+    """Return what the view itself takes as sensitive, whatever the stream says."""
+    step = plan.stateful[0] if plan.stateful else None
+    return tuple(it.key for it in step.sensitive) if isinstance(step, Diverse) else ()
 
 
 def _are_counted(plan: ViewPlan, keys: tuple[str, ...]) -> bool:
@@ -223,10 +230,15 @@ def measure_attack(sizes: Integers, records: Integers, threshold: float) -> Atta
     return Attack(float(risks.max()), float((risks * records).sum() / total), float(above / total))
 
 
-def count_sizes(sizes: Integers, records: Integers) -> list[Bar]:
-    """Return how many groups there are of which size; a bar for each of few sizes."""
+def count_sizes(sizes: Integers, records: Integers, promised: int | None = None) -> list[Bar]:
+    """Return how many groups there are of which size; a bar for each of few sizes.
+
+    No bar holds groups on both sides of the size that is promised.
+    """
     present = np.unique(sizes)
     ends: list[int] = present.tolist() if present.size <= BARS else list(SIZES)
+    if present.size > BARS and promised is not None and promised > 1:
+        ends = sorted({*ends, promised - 1})
     places = np.searchsorted(np.array(ends), sizes)
     groups = np.bincount(places, minlength=len(ends) + 1).tolist()
     within = np.bincount(places, records, minlength=len(ends) + 1).tolist()

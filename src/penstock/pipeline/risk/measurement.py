@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +36,7 @@ from penstock.pipeline.risk.figures import (
     measure_attack,
     measure_sensitive,
 )
+from penstock.pipeline.risk.promises import GroupPromise, judge_k, judge_sensitive, promised_k
 from penstock.pipeline.risk.tally import (
     COMBINATIONS,
     COUNT,
@@ -50,6 +51,7 @@ from penstock.pipeline.sinks.published import read_persons
 
 THRESHOLD: Final = 0.2
 """The risk above which records are counted: groups of fewer than five."""
+IN_PART: Final = "not all groups are measured"
 WITHHELD: Final = (SUPPRESSED, TOO_FEW.split("{}")[1])
 
 
@@ -93,6 +95,8 @@ class Risk:
     journalist: Attack
     population: str
     sensitive: dict[str, Sensitivity]
+    promises: list[GroupPromise]
+    """What the view promises of its groups, and whether that is kept."""
     suppressed: float
     rejected: int
     loss: float | None
@@ -222,17 +226,28 @@ class Meter:
                 name: measure_sensitive(tally.table(), self._group, name, self._codes[name])
                 for name, tally in self._hidden.items()
             },
+            promises=self._judge(groups),
             suppressed=self._withheld / read if read else 0.0,
             rejected=self._own.rejected,
             loss=(lost / published if published else 0.0) if generalizes else None,
             mean_size=float(records.mean()) if records.size else 0.0,
-            sizes=count_sizes(sizes, records),
+            sizes=count_sizes(sizes, records, promised_k(self.blueprint)),
             quasi_identifiers=self.question.quasi_identifiers,
             exposed=self.question.exposed,
             earlier=self.earlier,
             threshold=threshold,
             history=self.history,
         )
+
+    def _judge(self, groups: Groups) -> list[GroupPromise]:
+        known = groups.knowledge is not Knowledge.NONE
+        found = judge_k(self.blueprint, groups.sizes, groups.records, persons=known)
+        for name, tally in self._hidden.items():
+            codes = self._codes[name]
+            found += judge_sensitive(self.blueprint, name, self._group, tally.table(), codes)
+        if self._groups.share == 1 and self.records >= self._own.published:
+            return found
+        return [replace(it, kept=None, reason=IN_PART) if it.kept else it for it in found]
 
     def groups(self) -> Groups:
         """Return how large each group is, in persons where they are known."""

@@ -1,7 +1,7 @@
 """Draws the risk of a view: sizes of groups, risks of records, loss over time.
 
 Colours are of the palette by Okabe and Ito, which people with colour blindness can tell
-apart; nothing is told by colour alone.
+apart; nothing is told by colour alone. A panel that would have one point is left out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 
 import matplotlib as mpl
 import matplotlib.dates
+import matplotlib.ticker
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -29,6 +30,14 @@ FORMATS: Final = (".png", ".svg")
 MOST_POINTS: Final = 2_000
 WIDTH: Final = 0.82
 LEAST_BARS: Final = 5
+ROOM: Final = 1.3
+"""How far the axis goes on above the highest bar, so that the legend stands on none."""
+MOST_LEVEL: Final = 8
+"""So many labels fit beside each other; more of them are tilted."""
+PANEL: Final = 4.6
+WIDE: Final = 8.0
+HIGH: Final = 4.6
+"""Inches."""
 MINUTE: Final = 1 / 1440
 DAY: Final = 86_400_000
 """Milliseconds; days since 1970 are how times are drawn."""
@@ -46,23 +55,24 @@ def check_target(path: Path) -> Path:
 
 def draw(name: str, risk: Risk, path: Path) -> None:
     """Draw what was measured of a view into a file."""
-    figure = Figure(figsize=(13, 4.4), layout="constrained", facecolor="white")
+    panels = [_draw_sizes]
+    if len(risk.sizes) > 1:
+        panels.append(_draw_risks)
+    if len({moment.at for moment in risk.history}) > 1:
+        panels.append(_draw_published if risk.loss is None else _draw_loss)
+    size = (max(WIDE, PANEL * len(panels)), HIGH)
+    figure = Figure(figsize=size, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    sizes, risks, time = figure.subplots(1, 3)
     figure.suptitle(
         f"View {name}: {risk.records:,} records in {risk.groups:,} groups, "
-        f"the smallest of {risk.k:,} {risk.unit if risk.k != 1 else risk.unit[:-1]}",
+        f"the smallest of {risk.k:,} {risk.unit if risk.k != 1 else risk.unit[:-1]}"
+        f"{_say_promises(risk)}",
         fontsize=13,
         fontweight="bold",
         color=INK,
     )
-    _draw_sizes(sizes, risk)
-    _draw_risks(risks, risk)
-    if risk.loss is None:
-        _draw_published(time, risk.history)
-    else:
-        _draw_loss(time, risk)
-    for axes in (sizes, risks, time):
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        panel(axes, risk)
         _tidy(axes)
     try:
         # Texts of an SVG stay texts: they can be found, read aloud and copied.
@@ -76,12 +86,31 @@ def draw(name: str, risk: Risk, path: Path) -> None:
 
 def _draw_sizes(axes: Axes, risk: Risk) -> None:
     bars = risk.sizes
-    drawn = axes.bar([_range(bar) for bar in bars], [bar.groups for bar in bars], WIDTH, color=BLUE)
+    promise = next((it for it in risk.promises if it.figure == "k"), None)
+    k = promise.promised if promise else 0
+    low = [bar.most is not None and bar.most < k for bar in bars]
+    drawn = axes.bar(
+        [_range(bar) for bar in bars],
+        [bar.groups for bar in bars],
+        WIDTH,
+        color=[VERMILION if small else BLUE for small in low],
+        hatch=["//" if small else "" for small in low],
+        edgecolor="white",
+    )
     axes.bar_label(drawn, [f"{bar.groups:,}" for bar in bars], padding=2, fontsize=8, color=INK)
-    axes.set_title("How large groups are")
+    axes.set_title("Sizes of groups")
     axes.set_xlabel(f"{risk.unit} in a group")
+    if promise is not None:
+        label = f"promised: k = {k:g}"
+        if promise.records:
+            label += f"; {promise.records:,} records below (hatched)"
+        axes.axvline(sum(low) - 0.5, color=INK, linestyle="--", linewidth=1.2, label=label)
+        axes.set_ylim(top=max((bar.groups for bar in bars), default=1) * ROOM)
+        axes.legend(frameon=False, fontsize=9, loc="upper right")
     axes.set_ylabel("groups")
     axes.yaxis.set_major_formatter("{x:,.0f}")
+    # Groups and records are whole: no ticks between.
+    axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
     _leave_room(axes, len(bars))
 
 
@@ -100,7 +129,7 @@ def _draw_risks(axes: Axes, risk: Risk) -> None:
         edgecolor="white",
     )
     axes.bar_label(drawn, [f"{share:.3g} %" for share in shares], padding=2, fontsize=8, color=INK)
-    axes.set_title("How likely a record is re-identified")
+    axes.set_title("Risk of re-identification")
     axes.set_xlabel(f"prosecutor's risk (hatched: above {risk.threshold:g})")
     axes.set_ylabel("% of records")
     _leave_room(axes, len(bars))
@@ -125,8 +154,8 @@ def _draw_loss(axes: Axes, risk: Risk) -> None:
     _label_time(axes, moments)
 
 
-def _draw_published(axes: Axes, history: list[Moment]) -> None:
-    moments = _thin(history)
+def _draw_published(axes: Axes, risk: Risk) -> None:
+    moments = _thin(risk.history)
     axes.plot(
         [moment.at / DAY for moment in moments],
         [moment.published for moment in moments],
@@ -169,6 +198,15 @@ def _leave_room(axes: Axes, bars: int) -> None:
     """Keep few bars from becoming walls."""
     beside = max(0.0, (LEAST_BARS - bars) / 2)
     axes.set_xlim(-0.6 - beside, bars - 0.4 + beside)
+    if bars > MOST_LEVEL:
+        axes.tick_params(axis="x", rotation=45)
+
+
+def _say_promises(risk: Risk) -> str:
+    """Say what is promised and not kept, for the title."""
+    broken = [it for it in risk.promises if it.kept is False]
+    told = [f"{it.figure}{f' of {it.field}' if it.field else ''} {it.promised:g}" for it in broken]
+    return f"\nnot kept: {', '.join(told)}" if told else ""
 
 
 def _range(bar: Bar) -> str:

@@ -74,6 +74,15 @@ class Codes:
         places = np.asarray(pc.fill_null(found.indices, -1)).astype(np.int64)
         return np.where(places < 0, NULL, table[places] if table.size else NULL)
 
+    def decode(self, codes: Integers) -> list[Any]:
+        """Return the values of codes; None for null."""
+        if self.kind == "text":
+            values = dict(zip(self._known.values(), self._known, strict=True))
+            return [values.get(code) for code in codes.tolist()]
+        numbers = codes.view(np.float64) if self.kind == "float" else codes
+        pairs = zip(codes.tolist(), numbers.tolist(), strict=True)
+        return [None if code == NULL else number for code, number in pairs]
+
     def order(self, codes: Integers) -> Integers | None:
         """Return the places of numbers by size; None where values have no order."""
         if self.kind == "text" or (codes == NULL).any():

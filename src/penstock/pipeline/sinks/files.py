@@ -29,8 +29,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from penstock.definitions.avro import avro_schema
-from penstock.masks.fields import Field, FieldType
+from penstock.masks.fields import Field, FieldType, avro_schema
 from penstock.masks.spark import spark_type
 from penstock.pipeline.sinks.commits import Commit
 from penstock.pipeline.sinks.published import read_file

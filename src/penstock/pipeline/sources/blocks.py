@@ -27,8 +27,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.csv  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
-from penstock.definitions.avro import avro_names
 from penstock.eventlog.files import MAX_VALUE
+from penstock.masks.fields import avro_names
 from penstock.model.kinds.streams import StreamField
 from penstock.pipeline.sources.values import (
     Values,

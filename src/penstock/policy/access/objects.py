@@ -90,6 +90,7 @@ class Message:
         "behalf",
         "client",
         "data_subject",
+        "reshaped",
         "topic",
         "user",
     )
@@ -108,6 +109,8 @@ class Message:
     ) -> None:
         self.topic = topic
         self.data_subject = data_subject
+        self.reshaped: dict[Any, Any] = {}
+        """What transformations make of it that are the same for all who get it."""
         self.user = user
         self.client = client
         self.behalf = behalf
@@ -125,6 +128,11 @@ class Message:
         if self._raw is not None:
             self._content, self._raw = read_object(self._raw), None
         return self._content
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is known to have no payload."""
+        return self._rest is not None and self._rest.get("size") == 0
 
     def user_property(self, name: str) -> str | None:
         """Return the value of a user property; None where it is missing, or repeats."""

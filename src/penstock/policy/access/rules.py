@@ -45,6 +45,7 @@ _OF_ROOT: Final = {
     "o": Depends.OBJECT,
     "e": Depends.ENVIRONMENT,
     "t": Depends.MESSAGE,
+    "d": Depends.NOTHING,  # rows of tables: what their keys depend on is asked of the keys
 }
 _OF_FIELD: Final[Mapping[tuple[str, ...], Depends]] = {
     ("e", "time"): Depends.TIME,

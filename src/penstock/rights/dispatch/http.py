@@ -4,7 +4,8 @@ Rules that hold here:
 - A name is resolved once; the address that was checked is the one that is connected to, so that
   no second answer of a name server leads elsewhere. Redirects are not followed.
 - Addresses of this machine and of private networks are refused unless the settings allow them:
-  a URI of a definition must not become a way into the network.
+  a URI of a definition must not become a way into the network. So is an IPv6 address that
+  leads to such an IPv4 address by translation, or that is no global unicast address.
 - A call ends within its time, however slowly an answer trickles in. Of an answer no more than its
   status counts, and nothing is logged.
 """
@@ -36,6 +37,11 @@ MOST_BYTES: Final = 64 * 1024
 _SUCCESS: Final = range(200, 300)
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_IPV6_GLOBAL: Final = ipaddress.ip_network("2000::/3")
+_IPV6_6TO4: Final = ipaddress.ip_network("2002::/16")
+_IPV6_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
+_IPV4_6TO4_RELAYS: Final = ipaddress.ip_network("192.88.99.0/24")
+_IPV4_BITS: Final = 0xFFFF_FFFF
 
 
 class AddressRefusedError(OSError):
@@ -88,12 +94,15 @@ class Caller:
 
     def _may_reach(self, address: str) -> bool:
         found = ipaddress.ip_address(address.partition("%")[0])
-        mapped = getattr(found, "ipv4_mapped", None)
-        if mapped is not None:
-            found = mapped
+        if isinstance(found, ipaddress.IPv6Address):
+            found = found.ipv4_mapped or found
         if any(found in network for network in self._allowed):
             return True
-        return found.is_global and not found.is_multicast
+        if isinstance(found, ipaddress.IPv4Address):
+            return _is_public(found) and found not in _IPV4_6TO4_RELAYS
+        if found in _IPV6_NAT64:
+            return self._may_reach(str(ipaddress.IPv4Address(int(found) & _IPV4_BITS)))
+        return _is_public(found) and found in _IPV6_GLOBAL and found not in _IPV6_6TO4
 
     def _post(
         self,
@@ -175,6 +184,10 @@ class _PinnedConnection(http.client.HTTPConnection):
             if self.sock is not None:
                 # By its number: a TLS socket would try to take leave, and wait.
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+
+
+def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    return address.is_global and not address.is_multicast
 
 
 def _port(scheme: str) -> int:

@@ -24,12 +24,11 @@ from typing import Any
 import fastavro
 
 from penstock.definitions import DefinitionSet
-from penstock.definitions.avro import avro_names, avro_schema
 from penstock.definitions.views import ViewPlan, hierarchies_of, plan_view, schema_of
 from penstock.eventlog import Record
 from penstock.json_text import UNREAD
 from penstock.masks import Chain, Tokenization
-from penstock.masks.fields import CHECKS, TEXTS, FieldType, read_text
+from penstock.masks.fields import CHECKS, TEXTS, FieldType, avro_names, avro_schema, read_text
 from penstock.masks.mask import Mask, Stage
 from penstock.model.kinds import Hierarchy, Stream, View
 

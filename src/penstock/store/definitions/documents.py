@@ -142,7 +142,8 @@ def _encode(document: Document, limits: EditLimits) -> str:
         raise ValueError("holds half of a surrogate pair, which is no character") from None
     if size > limits.document_bytes:
         raise ValueError(f"{size} bytes of JSON; at most {limits.document_bytes} are allowed")
-    json.loads(text, parse_constant=_refuse)
+    if "NaN" in text or "Infinity" in text:  # in a text, or as what is no number of JSON
+        json.loads(text, parse_constant=_refuse)
     return text
 
 

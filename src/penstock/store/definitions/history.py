@@ -203,12 +203,12 @@ class Definitions:
         deleted: list[Key] = []
         for key, text in list(encoded.items()):
             held = before.documents.get(key)
-            if text == (None if held is None else held.canonical()):
-                del encoded[key]
-            elif text is None:
+            if text is None and held is not None:
                 deleted.append(key)
                 del documents[key]
-            else:
+            elif text == (None if held is None else held.canonical()):
+                del encoded[key]
+            elif text is not None:
                 (created if held is None else updated).append(key)
                 # What we hand out is what every other process will read.
                 documents[key] = read_document(key.kind, key.name, text)

@@ -23,9 +23,14 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from penstock.errors import UnavailableError
 from penstock.store.database import Database
-from penstock.store.rights.tables import Sealer, contacts_table, notices_table, requests_table
+from penstock.store.rights.tables import (
+    SealBrokenError,
+    Sealer,
+    contacts_table,
+    notices_table,
+    requests_table,
+)
 
 AREA: Final = "rights"
 _COLUMNS: Final = notices_table.c
@@ -112,7 +117,7 @@ class Outbox:
         place = f"{subject} {publisher}"
         try:
             contact = {} if sealed is None else json.loads(self._sealer.open(sealed, place))
-        except UnavailableError:
+        except SealBrokenError:
             contact = {}  # nobody can be told, and the request is done all the same
         notices = [
             NewNotice(
@@ -195,7 +200,7 @@ class Outbox:
         sealed, identity = row.rights_notices_address, row.rights_notices_id
         try:
             address = "" if sealed is None else self._sealer.open(sealed, identity)
-        except UnavailableError:
+        except SealBrokenError:
             address = ""  # tampered with: it leads nowhere, and becomes a dead letter
         return Notice(
             id=identity,

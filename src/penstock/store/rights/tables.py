@@ -57,6 +57,10 @@ from penstock.store.schema import NAME_LENGTH, Moment, metadata
 _NONCE: Final = 12
 
 
+class SealBrokenError(UnavailableError):
+    """A sealed value is not what was sealed here."""
+
+
 class Sealer:
     """Seals and opens texts under one key."""
 
@@ -73,7 +77,7 @@ class Sealer:
         try:
             plain = self._cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], place.encode())
         except (InvalidTag, ValueError):
-            raise UnavailableError(
+            raise SealBrokenError(
                 "a sealed value of a privacy request cannot be opened",
                 fix="bring the file back that consent.key names; if it is the right one, the "
                 "database was tampered with",

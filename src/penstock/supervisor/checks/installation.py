@@ -35,8 +35,8 @@ from penstock.errors import PenstockError, UnavailableError
 from penstock.store.database import Address, Database, create_engine
 from penstock.store.migrations import code_version, database_version, is_current
 from penstock.supervisor.checks import Finding, Verdict
-from penstock.supervisor.checks.network import check_access, check_ports
-from penstock.supervisor.part import Part
+from penstock.supervisor.checks.network import check_access, check_ports, check_servers
+from penstock.supervisor.parts import Part
 from penstock.yaml_text import Steps, dotted
 
 PYTHON_MINIMUM = (3, 11)
@@ -327,6 +327,7 @@ CHECKS: Final[tuple[Callable[[Config, list[Part]], Iterator[Finding]], ...]] = (
     check_files,
     check_store,
     check_ports,
+    check_servers,
     check_access,
     check_clock,
 )

@@ -1,4 +1,4 @@
-"""Ports and clients: whether what we want to listen on is free, and who may connect."""
+"""Ports, servers, clients: whether ports are free, others' servers answer, and who may connect."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 
 import psutil
 
+from penstock.components.finders import find_master_trouble, try_address
 from penstock.components.mosquitto import find_listener, make_private_folder
 from penstock.config import Config
 from penstock.config.settings import is_loopback
-from penstock.errors import UnavailableError
+from penstock.errors import PenstockError, UnavailableError
 from penstock.supervisor.checks import Finding, Verdict
-from penstock.supervisor.part import Part
+from penstock.supervisor.parts import Part
 from penstock.supervisor.status import RunFolder
 
 
@@ -152,6 +153,46 @@ def _who(port: int) -> tuple[int | None, str]:
     except psutil.Error:
         pass
     return None, ""
+
+
+def check_servers(config: Config, parts: list[Part]) -> Iterator[Finding]:
+    """Try the servers that the settings name and we do not start: broker, Kafka, Spark."""
+    running = {part.name for part in parts}
+    if config.broker.mode == "external":
+        trouble = try_address(config.broker.host, config.broker.port, config.broker.connect_timeout)
+        shown = f"{config.broker.host}:{config.broker.port} answers"
+        fix = "check broker.host and broker.port, and that it runs"
+        yield _tell_server("broker", trouble, shown, fix, needed="gateway" in running)
+    if config.kafka.bootstrap is not None:
+        yield _try_kafka(config, needed=not running.isdisjoint({"gateway", "pipeline", "rbac"}))
+    master = config.pipeline.master
+    if master.startswith("spark://"):
+        fix = "check pipeline.master, and that the master runs"
+        trouble = find_master_trouble(master)
+        needed = "pipeline" in running
+        yield _tell_server("spark", trouble, f"{master} answers", fix, needed=needed)
+
+
+def _tell_server(name: str, trouble: str | None, shown: str, fix: str, *, needed: bool) -> Finding:
+    if trouble is None:
+        return Finding("servers", name, Verdict.OK, shown)
+    return Finding("servers", name, Verdict.WRONG if needed else Verdict.WARNING, trouble, fix)
+
+
+def _try_kafka(config: Config, *, needed: bool) -> Finding:
+    """Log in at Kafka, and ask whether it knows all that we ask of it."""
+    from penstock.kafka.admin_connection import AdminConnection  # noqa: PLC0415 - where it is used
+
+    wrong = Verdict.WRONG if needed else Verdict.WARNING
+    try:
+        with AdminConnection.open(config.kafka) as connection:
+            lacking = connection.find_missing_requests()
+    except PenstockError as error:
+        return Finding("servers", "kafka", wrong, error.message, error.fix)
+    if lacking:
+        detail = f"its brokers are too old: they do not know {', '.join(lacking)}"
+        return Finding("servers", "kafka", wrong, detail, "use Kafka 2.8 or newer")
+    return Finding("servers", "kafka", Verdict.OK, f"{config.kafka.bootstrap} lets us in")
 
 
 def check_access(config: Config, parts: list[Part]) -> Iterator[Finding]:

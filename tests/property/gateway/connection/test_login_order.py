@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.connection.login_order import (
+from penstock.gateway.connection.login_queue import (
     FREE_FAILURES,
     LONGEST_BACKOFF,
     LoginOrder,

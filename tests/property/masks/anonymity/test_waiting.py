@@ -76,10 +76,11 @@ class Model:
         for place, positions in members.items():
             for position in positions:
                 age, person, illness = self.tuples[position]
-                low, _, high = labels[place].strip("[]").partition(" - ")
+                label = str(labels[place])
+                low, _, high = label.strip("[]").partition(" - ")
                 assert float(low) <= age <= float(high or low)
-                self.persons[labels[place]].add(person)
-                self.illnesses[labels[place]].add(illness)
+                self.persons[label].add(person)
+                self.illnesses[label].add(illness)
         k, rules = self.parameters.demands.k, self.parameters.demands.rules
         assert all(len(them) >= k for them in self.persons.values())
         assert not rules or all(len(them) >= 2 for them in self.illnesses.values())

@@ -24,7 +24,7 @@ from penstock.pipeline.anonymizers.differential_privacy import (
     TOO_MANY,
     DifferentialPrivacyStep,
 )
-from penstock.pipeline.anonymizers.epsilon import LaplaceNoise
+from penstock.pipeline.anonymizers.noisy_figures import LaplaceNoise
 from penstock.pipeline.anonymizers.stateful import StepOutcome
 from penstock.pipeline.anonymizers.windows import LATE
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema

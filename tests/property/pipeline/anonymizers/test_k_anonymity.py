@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -19,6 +20,8 @@ SCHEMA = {
     "name": Field.of("string"),
     "age": Field.of("int", optional=True),
     "place": Field.of("string", optional=True),
+    "born": Field.of("date", optional=True),
+    "seen": Field.of("timestamp", optional=True),
     "note": Field.of("int"),
     "illness": Field.of("string"),
 }
@@ -42,6 +45,8 @@ rows = st.lists(
     ),
     max_size=60,
 )
+BORN = {"key": "born", "min": "2020-01-01", "max": "2022-06-30"}
+SEEN = {"key": "seen", "min": "2020-01-01", "max": "2022-06-30"}
 Rows = list[tuple[int | None, int | None, str | None]]
 
 
@@ -51,6 +56,8 @@ def _table(chosen: Rows, first: int) -> pa.Table:
         "name": [f"secret {person}" for person, _, _ in chosen],
         "age": [age for _, age, _ in chosen],
         "place": [place for _, _, place in chosen],
+        "born": [_born(age) for _, age, _ in chosen],
+        "seen": [_seen(age) for _, age, _ in chosen],
         "note": list(range(first, first + len(chosen))),
         "illness": [ILLNESSES[(age or 0) % 5 % 3] for _, age, _ in chosen],
         OFFSET: list(range(first, first + len(chosen))),
@@ -61,8 +68,30 @@ def _table(chosen: Rows, first: int) -> pa.Table:
     return pa.table(columns, schema=arrow_schema(SCHEMA, OFFSET, PERSON, TIME, SUBJECT))
 
 
-def _covers(label: str, value: Any) -> bool:
+def _born(age: int | None) -> date | None:
+    return None if age is None or age % 7 == 0 else date(2020, 1, 1) + timedelta(days=9 * age)
+
+
+def _seen(age: int | None) -> datetime | None:
+    born = _born(age)
+    if born is None:
+        return None
+    # Late in the evening, as whoever reads another zone would place it on the next day.
+    return datetime(born.year, born.month, born.day, 23, 59, tzinfo=UTC)
+
+
+def _covers(label: str | None, value: Any, *, buckets: bool = False) -> bool:
+    if value is None or label is None:
+        return label in {None, "*", "Earth"} and (label is not None or value is None)
+    if isinstance(value, date):
+        low, _, high = label.strip("[]").partition(" - ")
+        if label == "*" or not buckets:
+            return label == "*" or low <= str(value)[:10] <= (high or low)
+        whole = all(text[8:] == "01" and int(text[5:7]) % 3 == 1 for text in (low, high))
+        return whole or high == "2022-06-30"
     if isinstance(value, int):
+        if label == "*":
+            return True
         low, _, high = label.strip("[]").partition(" - ")
         return int(low) <= value <= int(high or low)
     return label in {"Earth", value} or value in LEAVES.get(label, set())
@@ -72,10 +101,12 @@ def _covers(label: str, value: Any) -> bool:
 def test_groups_have_k_persons_and_every_row_leaves_once(
     batches: list[Rows], k: int, delta: int
 ) -> None:
-    published, dead = _run(KAnonymization.model_validate(_parameters(k, delta)), batches)
+    parameters = _parameters(k, delta)
+    parameters["quasi_identifiers"] += [{**BORN, "bucket_size": 3, "unit": "months"}, SEEN]
+    published, dead = _run(KAnonymization.model_validate(parameters), batches)
     given_rows = [row for batch in batches for row in batch]
     assert sorted([row[OFFSET] for row in published] + dead) == list(range(len(given_rows)))
-    persons: dict[tuple[str, str], set[int]] = {}
+    persons: dict[tuple[str, ...], set[int]] = {}
     for row in published:
         person, age, place = given_rows[row["note"]]
         assert person is not None
@@ -83,8 +114,26 @@ def test_groups_have_k_persons_and_every_row_leaves_once(
         assert row["name"] == "*"
         assert _covers(row["age"], age)
         assert _covers(row["place"], place)
-        persons.setdefault((row["age"], row["place"]), set()).add(person)
+        assert _covers(row["born"], _born(age))
+        assert _covers(row["born"], _born(age), buckets=True)
+        assert _covers(row["seen"], _seen(age))
+        alike = tuple(row[name] for name in ("age", "place", "born", "seen"))
+        persons.setdefault(alike, set()).add(person)
     assert all(len(group) >= k for group in persons.values())
+
+
+def test_null_is_shared_or_rejected_with_a_true_reason() -> None:
+    chosen: Rows = [(person, None, "Oslo") for person in range(3)]
+    published, dead = _run(KAnonymization.model_validate(_parameters(3, 3)), [chosen])
+    assert [(row["age"], row["place"]) for row in published] == [(None, "Oslo")] * 3
+    assert not dead
+    rejecting = _parameters(3, 3)
+    rejecting["quasi_identifiers"][0]["nulls"] = "reject"
+    step = KAnonymityStep(
+        KAnonymization.model_validate(rejecting), SCHEMA, {"places": PLACES}, seed=7
+    )
+    reasons = {letter.reason for letter in step.feed(_table(chosen, 0), 0).dead}
+    assert reasons == {"the field 'age' is null, which no group of the view has"}
 
 
 @given(

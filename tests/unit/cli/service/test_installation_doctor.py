@@ -90,7 +90,7 @@ def test_keys_that_others_can_read_stop(tmp_path: Path) -> None:
     done = run(tmp_path, "doctor")
     assert done.returncode == 3
     assert "chmod 600" in done.stdout
-    assert "to fix before the parts can run" in done.stdout
+    assert "1 problem to fix before the parts can run" in done.stdout
 
 
 def test_a_wrong_file_is_reported_with_all_its_problems(tmp_path: Path) -> None:

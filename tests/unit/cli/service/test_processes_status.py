@@ -7,7 +7,7 @@ import pytest
 from penstock.cli import main
 from penstock.cli.service.processes import COLOURS, show_seconds
 from penstock.supervisor import PartStatus, RunFolder, SupervisorStatus
-from penstock.supervisor.part import PartState
+from penstock.supervisor.parts import PartState
 
 
 def run(*arguments: str) -> int:

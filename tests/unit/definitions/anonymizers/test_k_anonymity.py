@@ -103,7 +103,7 @@ def test_listed_numbers_are_numbers_each_once() -> None:
     tree = {"value": "all", "children": [{"value": "7"}]}
     quasi = [{"key": "weight", "hierarchy": tree}]
     (problem,) = _problems({**K, "quasi_identifiers": quasi})
-    assert "'weight' is double; values are texts or whole numbers" in problem
+    assert "'weight' is double; only texts and whole numbers can be listed" in problem
 
 
 def test_all_that_is_wrong_with_a_view_is_told_at_once() -> None:

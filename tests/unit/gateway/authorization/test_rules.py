@@ -86,6 +86,36 @@ def test_what_is_stored_holds_again_unless_something_else_is_tried_out() -> None
     assert made.unsaved() == {RESERVED: None}
 
 
+class CountedText(str):
+    """A text that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        type(self).compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_no_presubscription_is_compared_with_all_others() -> None:
+    clients = [CountedText(f"c{number}") for number in range(300)]
+    first = snapshot(
+        1,
+        *(
+            Document("presubscription", f"p{at}", {"client": it, "filter": "a", "purpose": "p"})
+            for at, it in enumerate(clients)
+        ),
+    )
+    made = Rules(PurposeSettings())
+    CountedText.compared = 0
+    made.take(first, first.documents)
+    made.take(snapshot(2), first.documents)
+    assert CountedText.compared <= 20 * len(clients)
+    assert len(made.engine.presubscriptions) == 0
+
+
 def test_presubscriptions_of_the_same_go_by_name_and_can_be_taken_back() -> None:
     made = rules()
     one, two = Key("presubscription", "one"), Key("presubscription", "two")

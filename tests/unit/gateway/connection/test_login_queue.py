@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.connection import login_queue as module
-from penstock.gateway.connection.login_order import FREE_FAILURES
-from penstock.gateway.connection.login_queue import BusyError, LoginQueue
+from penstock.gateway.connection.login_queue import FREE_FAILURES, BusyError, LoginQueue
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 

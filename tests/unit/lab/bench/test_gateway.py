@@ -13,6 +13,7 @@ from penstock_lab.bench import gateway
 from penstock_lab.bench.gateway import (
     idle,
     ladder,
+    lanes,
     revocation,
     scenarios,
 )
@@ -50,6 +51,26 @@ def test_the_whole_ladder(
     goals = gateway._goals(found)
     assert set(goals) == set(gateway.GOALS)
     assert all(isinstance(goal["met"], bool) for goal in goals.values())
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_lanes_and_own_connections_at_one_rate(
+    broker: MosquittoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qos: int
+) -> None:
+    monkeypatch.setattr(lanes, "CLIENTS", 6)
+    found = lanes.compare(tmp_path, broker, Effort(rounds=1, seconds=0.2, warm_up=0.1), qos=qos)
+    passed = {
+        name: figures["messages_per_second"] for name, figures in found["closed_loop"].items()
+    }
+    assert found["one_rate"] == pytest.approx(
+        min(rate for name, rate in passed.items() if name != "direct") / 2, abs=1
+    )
+    assert (
+        list(passed) == list(found["at_that_rate"]) == list(lanes.QOS_1_WAYS if qos else lanes.WAYS)
+    )
+    for name, figures in found["at_that_rate"].items():
+        assert 0 < figures["median_ms"] <= figures["p99_ms"]
+        assert ("gateway_cpu_us" in figures) == (name != "direct")
 
 
 def test_goals_are_met_from_the_right_side() -> None:

@@ -1,8 +1,18 @@
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Literal
+
 import numpy as np
 import pytest
 
 from penstock.errors import InvalidError, UsageError
-from penstock.masks.anonymity import CategoryDomain, NumberDomain, Space
+from penstock.masks.anonymity import (
+    CategoryDomain,
+    DateDomain,
+    Domain,
+    NumberDomain,
+    Space,
+    WithNull,
+)
 from penstock.masks.supplies import Hierarchy
 
 # The tree of an example everybody knows: nine places, three of them in Germany.
@@ -184,3 +194,66 @@ class TestSpace:
     def test_without_quasi_identifiers_there_is_no_space(self) -> None:
         with pytest.raises(UsageError, match="quasi"):
             Space([])
+
+
+class TestDates:
+    YEAR = date(2024, 1, 1), date(2024, 12, 31)
+
+    def test_days_are_read_in_every_notation_and_none_outside(self) -> None:
+        born = DateDomain("born", *self.YEAR)
+        late = datetime(2024, 3, 1, 1, tzinfo=timezone(timedelta(hours=2)))
+        values = [date(2024, 2, 29), "2024-02-29", late, "2024-02-29T23:59:00Z"]
+        assert len(set(born.encode(values).tolist())) == 1
+        strange = [None, "2024-02-30", "29.2.2024", 5, date(2025, 1, 1), True, "x" * 99]
+        assert np.isnan(born.encode(strange)).all()
+        assert born.labels(*[born.encode(["2024-02-29"])] * 2) == ["2024-02-29"]
+        assert born.labels(*pair(*born.span)) == ["[2024-01-01 - 2024-12-31]"]
+
+    @pytest.mark.parametrize(
+        ("unit", "bucket", "label", "size"),
+        [
+            ("days", 7, "[2024-03-04 - 2024-03-11]", 53),
+            ("months", 3, "[2024-01-01 - 2024-04-01]", 4),
+            ("years", 1, "[2024-01-01 - 2024-12-31]", 1),
+        ],
+    )
+    def test_buckets_count_days_months_and_years(
+        self, unit: Literal["days", "months", "years"], bucket: int, label: str, size: int
+    ) -> None:
+        born = DateDomain("born", *self.YEAR, bucket=bucket, unit=unit)
+        code = born.encode([datetime(2024, 3, 5, 12, tzinfo=UTC)])
+        assert (born.labels(code, code), born.size) == ([label], size)
+        assert born.loss(code, code) == [1 / size]
+
+    def test_bounds_that_make_no_buckets_are_refused(self) -> None:
+        with pytest.raises(InvalidError, match="first day must lie before"):
+            DateDomain("born", *reversed(self.YEAR))
+        with pytest.raises(InvalidError, match="begin on the first day of a month"):
+            DateDomain("born", date(2024, 1, 2), date(2025, 1, 1), bucket=1, unit="months")
+
+
+class TestNull:
+    @pytest.mark.parametrize(
+        ("inner", "value", "whole"),
+        [
+            (NumberDomain("age", 0, 100), 30, "*"),
+            (NumberDomain("age", 0, 100, bucket=10), 30, "*"),
+            (CategoryDomain("place", PLACES), "Rome", "World"),
+            (DateDomain("born", *TestDates.YEAR), "2024-05-05", "*"),
+        ],
+    )
+    def test_null_is_alone_or_loses_everything(
+        self, inner: Domain, value: object, whole: str
+    ) -> None:
+        domain = WithNull(inner)
+        null, other, wrong = domain.encode([None, value, object()]).tolist()
+        assert np.isnan(wrong)
+        assert domain.labels(*pair(null, null)) == [None]
+        assert domain.labels(*pair(null, other)) == [whole]
+        assert domain.labels(*pair(other, other)) == inner.labels(*pair(other, other))
+        losses = Space([domain]).losses(
+            np.array([[null, null, other]]), np.array([[null, other, other]])
+        )
+        assert losses.tolist() == [0.0, 1.0, *inner.loss(*pair(other, other)).tolist()]
+        low, high = domain.widen(*pair(null, other))
+        assert (low.tolist(), high.tolist()) == ([null], [domain.span[1]])

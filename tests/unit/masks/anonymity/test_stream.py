@@ -235,7 +235,7 @@ def test_nobody_is_alone_under_the_root() -> None:
     first = stream.feed(ages(11, 12, 50, 55, 61), np.arange(3, 8))
     (labels,) = stream.parameters.space.labels(first.boxes.lows, first.boxes.highs)
     # The group that loses more opens the root.
-    assert sorted(labels) == ["[0 - 100]", "[10 - 12]"]
+    assert set(labels) == {"[0 - 100]", "[10 - 12]"}
     assert first.total_loss() == pytest.approx(3 * 0.02 + 3)
     stream.feed(ages(99), np.array([9]))
     later = stream.flush()

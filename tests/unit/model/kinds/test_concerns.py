@@ -35,7 +35,8 @@ def test_rules_and_settings_are_a_part_of_access() -> None:
             Concern.EVENTS,
             {"event", "action", "plan", "scenario", "vocabulary", "group", "attributes"},
         ),
-        (Concern.VIEWS, {"stream", "view", "hierarchy"}),
+        (Concern.VIEWS, {"stream", "view", "hierarchy", "transformation"}),
+        (Concern.INTERACTION, {"restriction", "table", "transformation"}),
         (Concern.KAFKA, {"user", "role", "view", "stream"}),
     ],
 )

@@ -8,8 +8,7 @@ import fastavro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.definitions.avro import avro_names, avro_schema
-from penstock.masks.fields import Field, Schema
+from penstock.masks.fields import Field, Schema, avro_names, avro_schema
 from penstock.pipeline.records.avro import (
     NO_DATUM,
     NO_HEADER,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ from penstock.pipeline.anonymizers.k_anonymity import count_persons
 from penstock.pipeline.anonymizers.stateful import DeadLetter
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME
 from penstock.pipeline.risk.figures import Knowledge, Question
-from penstock.pipeline.risk.measurement import measure_view
+from penstock.pipeline.risk.linkage import measure_journalist
+from penstock.pipeline.risk.measurement import Moment, measure_view
 from penstock.pipeline.risk.plots import draw
-from penstock.pipeline.risk.population import measure_journalist
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder, ViewWriter
 from penstock.pipeline.sinks.published import read_persons, write_persons
+from tests.support.commands import run_command
 
 SECRET = bytes(32)
 STREAM: dict[str, Any] = {
@@ -248,7 +250,7 @@ def test_it_is_drawn_as_png_and_as_svg_with_texts(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     draw("research", risk, tmp_path / "a.svg")
     drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
-    for words in ("View research", "persons in a group", "information loss", "of records"):
+    for words in ("View research", "persons in a group", "promised: k = 3"):
         assert words in drawn
     draw("research", replace(risk, loss=None, sizes=[], history=[]), tmp_path / "b.svg")
     with pytest.raises(UsageError, match="no picture"):
@@ -353,3 +355,74 @@ def test_what_a_view_generalizes_is_a_quasi_identifier_whatever_the_stream_says(
     assert Question.ask(blueprint(fields=bare)).quasi_identifiers == ()
     named = Question.ask(blueprint(GROUP, fields=bare), ["diagnosis"])
     assert named.quasi_identifiers == ("diagnosis",)
+
+
+EXACT = {**GROUP, "quasi_identifiers": [{"key": "age", "min": 0, "max": 100}], "delta": 9}
+
+
+def test_a_promise_that_is_not_kept_is_told_in_words_and_by_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    plan = blueprint(EXACT)
+    documents = [
+        {"kind": it["kind"], "name": it["name"], **it["body"]} for it in json.loads(plan.to_json())
+    ]
+    (tmp_path / "all.yaml").write_text("\n---\n".join(map(json.dumps, documents)))
+    assert run_command(tmp_path, "apply", "-f", "all.yaml").returncode == 0
+    publish(tmp_path / "penstock-data" / "views" / "research", plan, ROWS)
+    kept = run_command(tmp_path, "views", "risk", "research")
+    assert kept.returncode == 0, kept.stderr
+    assert re.search(r"k ≥ 3 +[0-9]+ +kept", kept.stdout)
+    # What the view leaves as it is tells its records apart.
+    words = ("views", "risk", "research", "--quasi-identifier", "age", "--quasi-identifier")
+    broken = run_command(tmp_path, *words, "diagnosis", "--plot", "r.svg")
+    assert broken.returncode == 1
+    assert re.search(r"k ≥ 3 +[12] +NOT KEPT in [0-9]+ groups? with [0-9]+ records?", broken.stdout)
+    drawn = (tmp_path / "r.svg").read_text(encoding="utf-8")
+    assert "promised: k = 3" in drawn
+    assert "below (hatched)" in drawn
+    told = json.loads(run_command(tmp_path, *words, "diagnosis", "--json").stdout)["promises"]
+    assert [(it["figure"], it["kept"]) for it in told] == [("k", False)]
+
+
+@pytest.mark.parametrize(
+    ("extra", "figure"),
+    [
+        ({"anonymizer": "l_diversity", "l": 2}, "l"),
+        ({"anonymizer": "l_diversity", "l": 2, "method": "entropy"}, "l"),
+        ({"anonymizer": "l_diversity", "l": 2, "method": "recursive", "c": 9.0}, "l"),
+        ({"anonymizer": "t_closeness", "t": 0.4}, "t"),
+    ],
+)
+def test_diversity_and_closeness_are_judged_by_the_rule_of_the_view(
+    tmp_path: Path, extra: dict[str, Any], figure: str
+) -> None:
+    sensitive = [{"key": "diagnosis", "values": ["flu", "cold"]}]
+    plan = blueprint({**EXACT, **extra, "sensitive": sensitive})
+    view = publish(tmp_path, plan, ROWS)
+    _, risk = measure_view(view)
+    assert [(it.figure, it.field, it.kept) for it in risk.promises] == [
+        ("k", None, True),
+        (figure, "diagnosis", True),
+    ]
+    # The same records under a reader's eye that tells even diagnoses apart.
+    for path in view.data.rglob("*.parquet"):
+        table = pa.parquet.read_table(path)
+        texts = ["flu" if place < 5 else "cold" for place in range(table.num_rows)]
+        column = table.schema.get_field_index("diagnosis")
+        ages = table.schema.get_field_index("age")
+        forged = table.set_column(column, "diagnosis", pa.array(texts))
+        halves = ["low" if place < 5 else "high" for place in range(table.num_rows)]
+        pa.parquet.write_table(forged.set_column(ages, "age", pa.array(halves)), path)
+    (judged,) = [it for it in measure_view(view)[1].promises if it.figure == figure]
+    assert (judged.kept, judged.groups, judged.records) == (False, 2, risk.records)
+
+
+def test_a_panel_with_one_point_is_left_out(tmp_path: Path) -> None:
+    _, risk = measure_view(publish(tmp_path / "view", blueprint(EXACT), ROWS))
+    moments = [Moment(at, 9, 0.5) for at in (1_000_000, 2_000_000)]
+    draw("research", replace(risk, history=moments), tmp_path / "a.svg")
+    draw("research", replace(risk, history=moments[:1]), tmp_path / "b.svg")
+    assert "information loss" in (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert "information loss" not in (tmp_path / "b.svg").read_text(encoding="utf-8")

@@ -9,10 +9,10 @@ import fastavro
 import pytest
 
 from penstock.definitions import DefinitionSet
-from penstock.definitions.avro import avro_schema
 from penstock.definitions.views import schema_of
 from penstock.eventlog import Record
 from penstock.json_text import UNREAD
+from penstock.masks.fields import avro_schema
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
 from penstock.rights.erasure.records import StreamRecords, ViewTrace, find_tokens, trace_views

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from penstock.definitions import set as definition_set
+from penstock.definitions.checks.structure import validate_document
+from penstock.definitions.set import DefinitionSet
 from penstock.errors import InvalidError
+from penstock.model.definition import Definition
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions, Wanted
@@ -33,6 +39,35 @@ def test_an_edit_sees_the_set_that_is_changed(database: Database) -> None:
     assert TWO not in change.after.documents
     assert second.edit(lambda now: {ONE: now.documents[ONE]}, actor="test").is_empty
     assert second.edit(lambda _: {ONE: None}, actor="test").deleted == (ONE,)
+
+
+def test_what_was_checked_for_a_change_is_not_read_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Key] = []
+    validate = validate_document
+
+    def count(document: Document, *rest: Any) -> Definition | None:
+        read.append(document.key)
+        return validate(document, *rest)
+
+    monkeypatch.setattr(definition_set, "validate_document", count)
+    checked = CheckedDefinitions(Definitions(database))
+    checked.apply([reservation(ONE, "x"), reservation(TWO, "y")], actor="test")
+    checked.edit(lambda _: {ONE: reservation(ONE, "x"), TWO: reservation(TWO, "z")}, actor="test")
+    snapshot, meaning = checked.current()
+    assert read == [ONE, TWO, TWO]
+    fresh = DefinitionSet.build(snapshot.documents.values())
+    assert meaning.definitions == fresh.definitions
+
+
+def test_what_reads_otherwise_once_it_is_stored_is_read_again(database: Database) -> None:
+    checked = CheckedDefinitions(Definitions(database))
+    checked.apply([Document(ONE.kind, ONE.name, {"allow": ("x",), "prohibit": ()})], actor="test")
+    snapshot, meaning = checked.current()
+    assert snapshot.documents[ONE].body["allow"] == ["x"]
+    fresh = DefinitionSet.build(snapshot.documents.values())
+    assert meaning.definitions == fresh.definitions
 
 
 def test_an_edit_is_checked_and_recorded_or_not_made(database: Database) -> None:

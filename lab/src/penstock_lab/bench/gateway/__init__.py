@@ -11,11 +11,12 @@ Method:
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.components import MosquittoServer
-from penstock_lab.bench.gateway import fan_in, idle, revocation, scenarios
+from penstock_lab.bench.gateway import fan_in, idle, lanes, revocation, scenarios
 from penstock_lab.bench.gateway.ladder import CLIENTS, Effort, climb
 from penstock_lab.bench.gateway.rungs import LADDER, LADDER_QOS_1, RESERVATIONS, Rung
 from penstock_lab.bench.gateway.server import DESCRIPTORS
@@ -30,45 +31,66 @@ GOALS = {
 }
 
 
-def run(*, quick: bool = False) -> dict[str, Any]:
-    """Measure everything; with `quick` only to see that it runs."""
+PARTS = ("ladder", "qos_1", "lanes", "idle", "fan_in", "scenarios", "revocation")
+
+
+def run(*, quick: bool = False, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Measure everything, or some parts; with `quick` only to see that it runs."""
     raise_descriptor_limit(DESCRIPTORS)
     effort = Effort(1, 0.7, 0.3) if quick else Effort(3, 2.0, 0.5)
     some = Effort(1, 0.7, 0.3) if quick else Effort(2, 2.0, 0.5)
+    turns = Effort(1, 0.7, 0.3) if quick else Effort(6, 2.0, 0.5)
+    many = 500 if quick else 10_000
+    found: dict[str, Any] = {
+        "load": {
+            "clients": CLIENTS,
+            "subscriptions_each": len(KINDS),
+            "window": WINDOW,
+            "reservations": RESERVATIONS,
+            "rounds": effort.rounds,
+            "seconds": effort.seconds,
+        }
+    }
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         folder = Path(name)
         with MosquittoServer(folder / "broker", persistent=False) as broker:
-            ladder = climb(LADDER, folder, broker, effort)
-            return {
-                "load": {
-                    "clients": CLIENTS,
-                    "subscriptions_each": len(KINDS),
-                    "window": WINDOW,
-                    "reservations": RESERVATIONS,
-                    "rounds": effort.rounds,
-                    "seconds": effort.seconds,
-                },
-                "rungs": {rung.name: _told(rung, ladder) for rung in LADDER},
-                "goals": _goals(ladder),
-                "qos_1": climb(LADDER_QOS_1, folder, broker, some),
-                "idle": idle.measure(folder / "idle", broker, wanted=500 if quick else 10_000),
-                "fan_in": fan_in.measure(
-                    folder / "fan-in",
-                    broker,
-                    wanted=500 if quick else 10_000,
-                    seconds=2 if quick else 10,
-                    rounds=1 if quick else 3,
-                ),
-                **scenarios.measure(
-                    folder / "scenarios",
-                    broker,
-                    count=100 if quick else 1_000,
-                    seconds=2.0 if quick else 10.0,
-                ),
-                "revocation": revocation.measure(
-                    folder / "revocation", broker, rounds=8 if quick else 100
-                ),
-            }
+            for part in only or PARTS:
+                match part:
+                    case "ladder":
+                        ladder = climb(LADDER, folder, broker, effort)
+                        found["rungs"] = {rung.name: _told(rung, ladder) for rung in LADDER}
+                        found["goals"] = _goals(ladder)
+                    case "qos_1":
+                        found[part] = climb(LADDER_QOS_1, folder, broker, some)
+                    case "lanes":
+                        found[part] = {
+                            f"qos_{qos}": lanes.compare(
+                                folder / f"lanes-{qos}", broker, turns, qos=qos
+                            )
+                            for qos in (0, 1)
+                        }
+                    case "idle":
+                        found[part] = idle.measure(folder / part, broker, wanted=many)
+                    case "fan_in":
+                        found[part] = fan_in.measure(
+                            folder / part,
+                            broker,
+                            wanted=many,
+                            seconds=2 if quick else 10,
+                            rounds=1 if quick else 3,
+                        )
+                    case "scenarios":
+                        found |= scenarios.measure(
+                            folder / part,
+                            broker,
+                            count=100 if quick else 1_000,
+                            seconds=2.0 if quick else 10.0,
+                        )
+                    case _:
+                        found[part] = revocation.measure(
+                            folder / part, broker, rounds=8 if quick else 100
+                        )
+    return found
 
 
 def _told(rung: Rung, ladder: dict[str, dict[str, float]]) -> dict[str, Any]:

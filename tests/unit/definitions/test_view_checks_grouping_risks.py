@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.definitions import DefinitionSet
-from penstock.definitions.grouping_risks import FIXES, MEANINGS
+from penstock.definitions.view_checks import FIXES, MEANINGS
 from penstock.errors import InvalidError
 from penstock.model.document import Document
 from penstock.pipeline.anonymizers.blueprint import Blueprint

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.supervisor import part
-from penstock.supervisor.part import HttpProbe, Part, Probe, TcpProbe, in_order
+from penstock.supervisor import parts
+from penstock.supervisor.parts import HttpProbe, Part, Probe, TcpProbe, in_order
 
 
 def make(name: str, *after: str) -> Part:
@@ -94,7 +94,7 @@ def test_nobody_listening_is_not_ready(make: type[TcpProbe | HttpProbe]) -> None
 
 
 def test_a_server_that_never_answers_does_not_hold_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part, "TRY_SECONDS", 0.1)
+    monkeypatch.setattr(parts, "TRY_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         probe: Probe = HttpProbe("127.0.0.1", silent.getsockname()[1])
         assert not asyncio.run(probe.ask())

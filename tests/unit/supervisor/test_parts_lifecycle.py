@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.config.sections.installation import SupervisorSettings
-from penstock.supervisor import part
-from penstock.supervisor.part import TRANSITIONS, Backoff, PartEvent, PartState
+from penstock.supervisor import parts
+from penstock.supervisor.parts import TRANSITIONS, Backoff, PartEvent, PartState
 
 ALIVE = frozenset({PartState.STARTING, PartState.RUNNING, PartState.STOPPING})
 
@@ -50,7 +50,7 @@ def test_running_comes_only_from_ready() -> None:
 
 
 def test_the_picture_shows_every_state_and_event() -> None:
-    picture = part.__doc__ or ""
+    picture = parts.__doc__ or ""
     assert all(state in picture for state in PartState)
     assert all(event.name in picture for event in PartEvent)
 

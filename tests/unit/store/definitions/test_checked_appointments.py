@@ -12,8 +12,12 @@ from penstock.model.document import Document, Key
 from penstock.model.kinds import Appointment
 from penstock.store.audit.signatures import PublicKeys, Signer, load_public_keys
 from penstock.store.database import Database
-from penstock.store.definitions.appointments import is_signed, sign_documents, trust_keys
-from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.checked import (
+    CheckedDefinitions,
+    is_signed,
+    sign_documents,
+    trust_keys,
+)
 from penstock.store.definitions.history import Definitions
 
 BODY = {"credential": 'treats("ann", "p1")', "holder": "user:ann"}

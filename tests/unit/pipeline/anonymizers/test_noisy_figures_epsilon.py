@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.anonymizers.epsilon import LaplaceNoise, Ledger
+from penstock.pipeline.anonymizers.noisy_figures import LaplaceNoise, Ledger
 
 DRAWS = 4000
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.authorization.event_budget import (
+from penstock.gateway.authorization.denials import (
     OTHERS,
     PRINCIPALS,
     EventBudget,

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
-from penstock.store.feed import Bell, PostgresFeed, open_feed
+from penstock.store.follower import Bell, PostgresFeed, open_feed
 from penstock.store.schema import CHANNEL, epochs
 
 LONG = 20.0  # a sleep that a passing test never sleeps to its end
