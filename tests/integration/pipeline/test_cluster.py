@@ -27,7 +27,7 @@ from penstock.eventlog import Topic
 from penstock.pipeline.sinks.commits import ViewFolder
 from penstock.pipeline.sinks.published import read_published
 
-pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(900)]
 
 DEFINITIONS = """\
 kind: stream
