@@ -217,13 +217,14 @@ def test_spark_takes_what_is_submitted_elsewhere(tmp_path: Path) -> None:
             [str(DEPLOY / "submit"), master, str(archive), "--verbose", "--", "--once"],
             cwd=tmp_path,
             env=_environment() | SUBMITTING | {"HADOOP_CONF_DIR": str(tmp_path)},
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
         )
         for master in ("yarn", "k8s://https://127.0.0.1:6443")
     }
     for master, process in started.items():
-        told = process.communicate()[1]
+        told = process.communicate()[0]
         assert process.returncode
         assert f"(spark.master,{master})" in told
         assert f"{archive}#penstock)" in told
