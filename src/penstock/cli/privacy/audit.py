@@ -27,8 +27,8 @@ from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
     from penstock.config import Config
+    from penstock.store.audit.errors import AuditVerdict
     from penstock.store.audit.signatures import Head, PublicKeys
-    from penstock.store.audit.verification import AuditVerdict
     from penstock.store.database import Database
 
 PROOF_LIMIT = 1_000_000
@@ -93,7 +93,7 @@ def verify_log(
     forged head, and names the first bad entry. Whoever holds the database can set the whole
     log back to an older signed state; to find that, pass a head that was kept elsewhere.
     """
-    from penstock.store.audit.entry import TamperedError
+    from penstock.store.audit.errors import TamperedError
     from penstock.store.audit.signatures import anchor_path, load_head
     from penstock.store.audit.verification import verify
 
@@ -300,7 +300,7 @@ def check(file: Any, keys_file: Path | None, key_id: str | None, as_json: bool) 
 
 
 def _believed(proof: Any, keys_file: Path | None, key_id: str | None) -> PublicKeys:
-    from penstock.store.audit.entry import TamperedError
+    from penstock.store.audit.errors import TamperedError
     from penstock.store.audit.proofs import embedded_keys
     from penstock.store.audit.signatures import PublicKeys
 

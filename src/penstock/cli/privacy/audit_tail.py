@@ -122,7 +122,7 @@ class _Shown:
 
     def print(self, found: list[Recorded]) -> None:
         """Print entries, one on a line."""
-        from penstock.store.audit.entry import TamperedError
+        from penstock.store.audit.errors import TamperedError
 
         names = {} if self._key is None else find_names(self.database, self._key, found)
         target = console()

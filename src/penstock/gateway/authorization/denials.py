@@ -43,14 +43,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from penstock.gateway.limits import network_of
 from penstock.gateway.session import Session
 from penstock.policy.decision import Applied, Decision
-from penstock.store.audit.entry import (
-    AuditFullError,
-    AuditStoppedError,
-    Detail,
-    Entry,
-    Outcome,
-    allow_detail,
-)
+from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
+from penstock.store.audit.errors import AuditFullError, AuditStoppedError
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.writer import AuditWriter
 from penstock.store.detection.situations import name_details

@@ -55,7 +55,7 @@ from penstock.policy.purposes.commands import (
     ShowTree,
 )
 from penstock.policy.purposes.settings import PurposeSettings
-from penstock.store.audit.entry import TamperedError
+from penstock.store.audit.errors import TamperedError
 from penstock.store.definitions.documents import Snapshot
 from penstock.telemetry import get_logger
 

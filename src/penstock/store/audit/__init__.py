@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING
 from penstock.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from penstock.store.audit.entry import (
+    from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
+    from penstock.store.audit.errors import (
+        AuditFinding,
         AuditFullError,
         AuditStoppedError,
-        Detail,
-        Entry,
-        Outcome,
+        AuditVerdict,
         TamperedError,
         UncertainAppendError,
-        allow_detail,
     )
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.proofs import check_proof, prove_consistency, prove_inclusion
@@ -32,21 +31,20 @@ if TYPE_CHECKING:
     from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.audit.reader import Filter, Recorded, newest_head, read_after, read_last
     from penstock.store.audit.signatures import Head, PublicKeys, Signer
-    from penstock.store.audit.verification import AuditFinding, AuditVerdict, verify
+    from penstock.store.audit.verification import verify
     from penstock.store.audit.writer import AuditWriter
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "entry": (
+            "entry": ("Detail", "Entry", "Outcome", "allow_detail"),
+            "errors": (
+                "AuditFinding",
                 "AuditFullError",
                 "AuditStoppedError",
-                "Detail",
-                "Entry",
-                "Outcome",
+                "AuditVerdict",
                 "TamperedError",
                 "UncertainAppendError",
-                "allow_detail",
             ),
             "log": ("AuditLog",),
             "proofs": ("check_proof", "prove_consistency", "prove_inclusion"),
@@ -54,7 +52,7 @@ else:
             "pseudonyms": ("Pseudonyms",),
             "reader": ("Filter", "Recorded", "newest_head", "read_after", "read_last"),
             "signatures": ("Head", "PublicKeys", "Signer"),
-            "verification": ("AuditFinding", "AuditVerdict", "verify"),
+            "verification": ("verify",),
             "writer": ("AuditWriter",),
         },
     )

@@ -1,4 +1,4 @@
-"""An entry of the audit log: what may stand in it, the bytes that are hashed, what goes wrong.
+"""An entry of the audit log: what may stand in it, and the bytes that are hashed.
 
 Rules that hold here:
 - People appear as pseudonyms (see `pseudonyms`); a name in their place is refused. So is a rule
@@ -12,7 +12,6 @@ Rules that hold here:
      "time":…,"v":1}
 
 - `seq` is part of them: an entry that moves to another place is another entry.
-- Errors name entries by number, sizes and key ids, never people: they are safe to log.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ import time
 from dataclasses import dataclass
 from enum import StrEnum
 from json.encoder import encode_basestring
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-from penstock.errors import PenstockError, UnavailableError, UsageError, quote
-from penstock.telemetry import safe_text
+from penstock.errors import UsageError, quote
 
 VERSION = 1
 DETAILS_LIMIT = 16
@@ -228,33 +226,3 @@ def as_document(seq: int, entry: Entry) -> dict[str, Any]:
     """Return the entry as JSON data, the same that `encode` writes."""
     document: dict[str, Any] = json.loads(encode(seq, entry))
     return document
-
-
-@safe_text
-class TamperedError(PenstockError):
-    """The log, a head or a proof is not what was signed."""
-
-    exit_code: ClassVar[int] = 1
-
-
-@safe_text
-class UncertainAppendError(UnavailableError):
-    """The database failed while entries were being committed: they may be in the log or not."""
-
-    def __init__(self, size: int, root: bytes) -> None:
-        super().__init__(
-            f"the database failed while the audit log was growing to {size} entries",
-            fix="ask AuditLog.holds before appending them again",
-        )
-        self.size = size
-        self.root = root
-
-
-@safe_text
-class AuditFullError(UnavailableError):
-    """The queue of the audit writer has no room: what cannot be recorded must not happen."""
-
-
-@safe_text
-class AuditStoppedError(UnavailableError):
-    """The audit writer takes no entries any more."""

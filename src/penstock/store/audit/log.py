@@ -29,7 +29,8 @@ from sqlalchemy.exc import OperationalError
 from penstock.config.secrets import Secret, SecretFile
 from penstock.errors import UnavailableError, UsageError
 from penstock.store.audit import merkle
-from penstock.store.audit.entry import Entry, Outcome, TamperedError, UncertainAppendError, encode
+from penstock.store.audit.entry import Entry, Outcome, encode
+from penstock.store.audit.errors import TamperedError, UncertainAppendError
 from penstock.store.audit.reader import Tip, read_checkpoint, read_nodes, read_tip, witnesses
 from penstock.store.audit.reader import heads as heads_table
 from penstock.store.audit.reader import tip as tip_table

@@ -44,7 +44,8 @@ from sqlalchemy import Connection
 
 from penstock.config.sections.installation import AuditSettings
 from penstock.errors import PenstockError
-from penstock.store.audit.entry import Entry, Outcome, TamperedError
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.errors import TamperedError
 from penstock.store.audit.log import AREA, AuditLog, extends
 from penstock.store.audit.merkle import HASH_SIZE, Frontier, TreeNode, edge_below, peaks_of
 from penstock.store.audit.pruned_prefix import PRUNED, KeptDigest, describe_cut

@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from penstock.config.secrets import Secret, SecretFile
 from penstock.errors import UnavailableError, UsageError, quote
-from penstock.store.audit.entry import TamperedError
+from penstock.store.audit.errors import TamperedError
 from penstock.telemetry import get_logger
 
 _PURPOSE = b"penstock audit head v1\0"

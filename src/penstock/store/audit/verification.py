@@ -23,15 +23,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from penstock.errors import UnavailableError
 from penstock.store.audit import merkle
-from penstock.store.audit.entry import Entry, TamperedError
-from penstock.store.audit.merkle import EMPTY_ROOT, HASH_SIZE, Frontier
+from penstock.store.audit.entry import Entry
+from penstock.store.audit.errors import FINDINGS_LIMIT, AuditVerdict, TamperedError
+from penstock.store.audit.merkle import HASH_SIZE, Frontier
 from penstock.store.audit.pruned_prefix import PRUNED, PrunedPrefix, describe_cut, read_prefix
 from penstock.store.audit.reader import (
     PAGE,
@@ -48,44 +48,6 @@ from penstock.store.audit.reader import (
 )
 from penstock.store.audit.signatures import Head, PublicKeys
 from penstock.store.database import Database
-
-FINDINGS_LIMIT = 20
-
-
-@dataclass(frozen=True, slots=True)
-class AuditFinding:
-    """One thing that is not as it was signed."""
-
-    message: str
-    entry: int | None = None  # the first entry it is about
-    until: int | None = None  # where that is only known to lie in a range: its last entry
-
-
-@dataclass(slots=True)
-class AuditVerdict:
-    """What verification found."""
-
-    size: int = 0
-    root: bytes = EMPTY_ROOT
-    heads: int = 0
-    pruned: int = 0  # entries before this one were pruned
-    survivors: int = 0  # but so many of them are left
-    findings: list[AuditFinding] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything is as it was signed."""
-        return not self.findings
-
-    @property
-    def first_bad(self) -> int | None:
-        """The first entry that is known to be bad, or that may be the first bad one."""
-        return min((one.entry for one in self.findings if one.entry is not None), default=None)
-
-    def add(self, message: str, entry: int | None = None, until: int | None = None) -> None:
-        """Note a finding; after so many, more would not help anybody."""
-        if len(self.findings) < FINDINGS_LIMIT:
-            self.findings.append(AuditFinding(message, entry, until))
 
 
 class EntryWalk:

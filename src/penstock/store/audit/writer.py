@@ -24,13 +24,8 @@ import time
 from collections import deque
 
 from penstock.errors import UnavailableError
-from penstock.store.audit.entry import (
-    AuditFullError,
-    AuditStoppedError,
-    Entry,
-    Outcome,
-    UncertainAppendError,
-)
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.errors import AuditFullError, AuditStoppedError, UncertainAppendError
 from penstock.store.audit.log import BATCH_LIMIT, AuditLog
 from penstock.telemetry import counter, gauge, get_logger, histogram
 

@@ -10,7 +10,8 @@ import pytest
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.session import Session
 from penstock.policy.decision import Applied, Decision
-from penstock.store.audit.entry import AuditFullError, Entry, Outcome
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.errors import AuditFullError
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.reader import read_last

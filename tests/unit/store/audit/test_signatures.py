@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 
 from penstock.config.secrets import SecretFile, SecretVariable
 from penstock.errors import UnavailableError, UsageError
-from penstock.store.audit.entry import TamperedError
+from penstock.store.audit.errors import TamperedError
 from penstock.store.audit.signatures import (
     Head,
     PublicKeys,

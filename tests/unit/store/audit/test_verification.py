@@ -5,8 +5,8 @@ import sqlalchemy as sa
 
 from penstock.store.audit import AuditLog, Entry, Outcome, Signer, verify
 from penstock.store.audit import verification as module
+from penstock.store.audit.errors import FINDINGS_LIMIT
 from penstock.store.audit.reader import entries, tip
-from penstock.store.audit.verification import FINDINGS_LIMIT
 from penstock.store.database import Database
 
 START = 1_700_000_000 * 10**9
