@@ -403,6 +403,7 @@ def test_gateway_authorizer_explanation_and_model_agree() -> None:
         "denied by subscription",  # that is the gateway's alone: `held back`
         "denied by emergencies",  # they grant only
         "denied by interaction",  # see `test_interaction`
+        "denied by content filter",  # see `test_content_filters`
     }
     wanted |= {f"allowed by {it}" for it in ("reservations", "consent", "policies", "emergencies")}
     wanted |= {"delivered", "held back", "paused"}

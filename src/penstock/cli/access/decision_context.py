@@ -183,7 +183,7 @@ LEFT_OUT = "what people opted out of is not looked at: name one of them with --d
 
 @dataclass(frozen=True, slots=True)
 class KnownChoices:
-    """What the answer may go by."""
+    """The opt-outs and choices that the answer may rely on."""
 
     data_subject: str | None
     opt_outs: OptOutIndex
@@ -205,7 +205,7 @@ def data_subject_options(function: Function) -> Function:
 def know_choices(
     data_subject: str | None, user: str | None, password_file: Path | None
 ) -> KnownChoices:
-    """Return what the answer may go by; refuse who may not know it."""
+    """Return the opt-outs and choices that the answer may rely on; refuse who may not know them."""
     from penstock.policy.consent.prohibitions import NOBODY
     from penstock.store.consent import Choice
 
