@@ -12,20 +12,18 @@ from rich.text import Text
 from penstock.cli.access.decision_context import (
     Held,
     KnownSituations,
+    choose_subject,
     data_subject_options,
+    find_topic,
+    kafka_options,
     know_choices,
     know_situations,
     open_questions,
+    refuse_others,
     render_consent,
+    show_readers,
     situation_option,
     tell_consent,
-)
-from penstock.cli.access.kafka_access import (
-    choose_subject,
-    find_topic,
-    kafka_options,
-    refuse_others,
-    show_readers,
 )
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
