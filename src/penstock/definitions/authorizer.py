@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from penstock.config.sections.gateway import FilteringSettings, GatewaySettings
@@ -56,13 +56,15 @@ def configured_settings(filtering: FilteringSettings) -> PurposeSettings:
 def settings_in_force(
     configured: PurposeSettings, body: Mapping[str, Any] | None
 ) -> PurposeSettings:
-    """Return the settings of purposes that hold: the definition's, or else those configured."""
+    """Return the settings of purposes that hold: what the definition names, else as configured.
+
+    What it does not name stays: a definition about a cache must not open what is closed.
+    """
     if body is None:
         return configured
     declared = kinds.PurposeSettings.model_validate({"name": "default", **body})
-    return PurposeSettings(
-        **{field.name: getattr(declared, field.name) for field in fields(PurposeSettings)}
-    )
+    named = declared.model_fields_set & {field.name for field in fields(PurposeSettings)}
+    return replace(configured, **{name: getattr(declared, name) for name in named})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,9 @@ def make_authorizer(
 ) -> Authorizer:
     """Make what decides under a set of definitions; roles are those of now, or as given."""
     declared_settings = definitions.get(kinds.PurposeSettings, "default")
-    body = declared_settings.model_dump() if declared_settings is not None else None
+    body = (
+        declared_settings.model_dump(exclude_unset=True) if declared_settings is not None else None
+    )
     purposes = PurposeEngine(settings_in_force(configured or PurposeSettings(), body))
     purposes.replace_reservations(
         (it.name, it.purposes) for it in definitions.of(kinds.Reservation).values()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -16,6 +14,7 @@ from penstock.components import MosquittoServer, PostgresServer
 from penstock.mqtt import Disconnect, ReasonCode
 from penstock.store.database import Database
 from penstock.store.enforcement_points import answers_table, requests_table
+from tests.support.commands import run_command
 from tests.support.gateway.harness import GatewayProcess, make_process, share
 from tests.support.gateway.raw import RawClient
 from tests.support.store import postgres_databases
@@ -44,12 +43,10 @@ def gateways(
 def ask(
     gateway: GatewayProcess, *words: str, verb: str = "clients"
 ) -> subprocess.CompletedProcess[str]:
-    run = "import sys; from penstock.cli import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", run, "--config", str(gateway.config.file), verb, *words]
-    wide = {**os.environ, "COLUMNS": "300"}
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env=wide
-    )
+    file = gateway.config.file
+    assert file is not None
+    named = "--config", str(file), verb
+    return run_command(file.parent, *named, *words, env={"COLUMNS": "300"})
 
 
 def told(gateway: GatewayProcess, *words: str) -> dict[str, Any]:

@@ -21,13 +21,12 @@ Rules that hold here:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
 from penstock.errors import PenstockError, quote
-from penstock.model.purposes import PurposeSet, check_purpose
+from penstock.model.purposes import PurposeSet
 from penstock.model.topics import (
     SubscribedFilter,
     check_filter,
@@ -37,7 +36,6 @@ from penstock.model.topics import (
 from penstock.policy.purposes.settings import Notation, check_setting
 
 DEFAULT_NOTATION = Notation()
-AP_PROPERTY = "purpose-ap"
 CONTENT_PROPERTY = "content-filter"
 
 
@@ -171,17 +169,6 @@ def parse_subscribe(
         return _read_subscribe(text, notation)
     except PenstockError as error:
         raise _blame(text, error) from None
-
-
-def read_access_property(properties: Iterable[tuple[str, str]]) -> str | None:
-    """Read the purpose of a SUBSCRIBE from its user properties, if they give one."""
-    given = [value for name, value in properties if name == AP_PROPERTY]
-    if len(given) > 1:
-        raise CommandError(
-            f"user property {AP_PROPERTY} is there {len(given)} times",
-            fix="subscribe for exactly one purpose",
-        )
-    return check_purpose(given[0]) if given else None
 
 
 def _read_publish(topic: str, payload: bytes, notation: Notation) -> Command | SendFor:

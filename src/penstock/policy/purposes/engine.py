@@ -66,7 +66,7 @@ class SubscriptionChanges:
             return self
         touched = {id(it): it for it in (*self.paused, *self.resumed)}
         touched |= {id(it): it for it in (*later.paused, *later.resumed)}
-        return _sort_turned(touched.values())
+        return _sort_changes(touched.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class PurposeEngine:
         old, new = self.reservations.reserve(filter_, purposes)
         if old is new:
             return SubscriptionChanges()
-        turned = self._admissions.change(filter_, old, new)
-        return _sort_turned(turned) if turned else SubscriptionChanges()
+        changed = self._admissions.change(filter_, old, new)
+        return _sort_changes(changed) if changed else SubscriptionChanges()
 
     def replace_reservations(
         self, reservations: Iterable[tuple[str, PurposeSet]]
@@ -132,7 +132,7 @@ class PurposeEngine:
         for filter_, _ in held:
             check_depth(check_filter(filter_))
         self.reservations.replace_all(held)
-        return _sort_turned(self._admissions.configure(self.settings, self.subscriptions))
+        return _sort_changes(self._admissions.configure(self.settings, self.subscriptions))
 
     def effective(self, topic: str) -> PurposeSet | None:
         """Return the union of the purposes a topic is reserved for, None if it is not."""
@@ -158,7 +158,7 @@ class PurposeEngine:
         )
         self.decide = self.reservations.decide
         self.permits = _make_permits(self.decide, check=settings.checks_deliveries)
-        return _sort_turned(self._admissions.configure(settings, self.subscriptions))
+        return _sort_changes(self._admissions.configure(settings, self.subscriptions))
 
     # Subscriptions
 
@@ -265,9 +265,9 @@ def _make_permits(decide: Decide, *, check: bool) -> Permits:
     return permit_checked if check else permit_admitted
 
 
-def _sort_turned(turned: Iterable[Subscription]) -> SubscriptionChanges:
-    turned = list(turned)
+def _sort_changes(changed: Iterable[Subscription]) -> SubscriptionChanges:
+    changed = list(changed)
     return SubscriptionChanges(
-        tuple(subscription for subscription in turned if not subscription.active),
-        tuple(subscription for subscription in turned if subscription.active),
+        tuple(subscription for subscription in changed if not subscription.active),
+        tuple(subscription for subscription in changed if subscription.active),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.model.purposes import PurposeError, PurposeSet
+from penstock.model.purposes import PurposeSet
 from penstock.model.topics import TopicError
 from penstock.policy.purposes.commands import (
     Clear,
@@ -22,7 +22,6 @@ from penstock.policy.purposes.commands import (
     ShowTree,
     parse_publish,
     parse_subscribe,
-    read_access_property,
 )
 from penstock.policy.purposes.settings import Notation
 
@@ -191,15 +190,6 @@ def test_another_notation() -> None:
     assert reserve == Reserve("a/#", PurposeSet.of(["x", "z"], ["y"]))
     assert parse_subscribe("~~s/a/**<<x>>", notation).ap == "x"
     assert parse_subscribe("!AP/a{x}", notation).ap is None
-
-
-def test_user_properties() -> None:
-    assert read_access_property([("other", "1"), ("purpose-ap", "x/y")]) == "x/y"
-    assert read_access_property([]) is None
-    with pytest.raises(CommandError):
-        read_access_property([("purpose-ap", "x"), ("purpose-ap", "x")])
-    with pytest.raises(PurposeError):
-        read_access_property([("purpose-ap", "")])
 
 
 @pytest.mark.parametrize(
