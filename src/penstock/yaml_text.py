@@ -1,4 +1,4 @@
-"""Reads YAML into plain data that remembers where each value stood.
+"""Reads YAML into plain data that remembers where each value stood, and writes it.
 
 Rules that hold here:
 - Data only: no tag makes an object, no key appears twice, no key is anything but text.
@@ -7,6 +7,7 @@ Rules that hold here:
 - Size, depth and the number of values after aliases are expanded are limited, so that
   a hostile file costs milliseconds, not memory.
 - Every problem has a place; those that allow reading on are collected.
+- What is written is read back as it was: texts that look like numbers, `04008`, stand in quotes.
 """
 
 from __future__ import annotations
@@ -93,6 +94,27 @@ class _Loader(yaml.SafeLoader):
             self.depth -= 1
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes texts in quotes where they would be read as something else."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    special = any(pattern.match(text) for pattern in _SPECIAL)
+    style = "'" if special else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def write_document(data: Any) -> str:
+    """Write data as YAML."""
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return text
+
+
+_SPECIAL: list[re.Pattern[str]] = []
+"""Texts that are not read as text."""
 _PLAIN = "tag:yaml.org,2002:"
 for _kind, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -104,7 +126,8 @@ for _kind, _pattern, _first in (
         list("-+.0123456789"),
     ),
 ):
-    _Loader.add_implicit_resolver(_PLAIN + _kind, re.compile(rf"(?:{_pattern})\Z"), _first)
+    _SPECIAL.append(re.compile(rf"(?:{_pattern})\Z"))
+    _Loader.add_implicit_resolver(_PLAIN + _kind, _SPECIAL[-1], _first)
 
 
 def read_documents(content: bytes, name: str, limits: Limits) -> list[Source]:

@@ -9,14 +9,21 @@ Blocks of a page:
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.support.forked_commands import forked_penstock
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(
@@ -26,9 +33,10 @@ BLOCK = re.compile(
 
 def _run(text: str, folder: Path) -> str:
     bin_folder = str(Path(sys.executable).parent)
+    programs = _programs()
     environment = {
         **os.environ,
-        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(programs), bin_folder, os.environ["PATH"]]),
         "NO_COLOR": "1",
         "COLUMNS": "120",
         # Other tests may run parts at the same time.
@@ -47,6 +55,17 @@ def _run(text: str, folder: Path) -> str:
     )
     assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+@cache
+def _programs() -> Path:
+    """Return a folder with a `penstock` that need not import everything each time."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-pages-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    program = folder / "penstock"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(forked_penstock())} "$@"\n')
+    program.chmod(0o700)
+    return folder
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import os
 import sys
@@ -49,6 +51,15 @@ VERBS: dict[str, Verb] = {
         "definitions.changes:rollback", "Return definitions to what an earlier epoch held."
     ),
     "schema": Verb("definitions.queries:schema", "Print the JSON Schema of a kind."),
+    "hierarchy": Verb(
+        "definitions.hierarchy:command", "Build hierarchies of values, and draw them."
+    ),
+    "suggest": Verb(
+        "streams.suggest:command", "Suggest what fields are, and a draft, from a sample."
+    ),
+    "access": Verb(
+        "access.matrix:command", "Show who sees which attribute of which stream, and when."
+    ),
     "check": Verb(
         "access.check:command", "Ask whether a subject may read or write a topic, and why."
     ),
@@ -199,6 +210,10 @@ def penstock(ctx: click.Context, config_file: str | None) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     given = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        # The process ends: to look through all that was imported for garbage would take a quarter
+        # of a second.
+        atexit.register(gc.freeze)
     # Looking for plug-ins of pydantic means reading the metadata of every package; we have none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:

@@ -5,24 +5,48 @@ Rules that hold here:
   standard output (commands that follow something: one per event).
 - Colours only on a terminal, and never with NO_COLOR.
 - Errors go to standard error, with the fix on a line of its own.
+- Whatever is shown may be somebody else's words: client identifiers, topics, records. Nothing in
+  it is read as markup, moves the cursor, or changes the terminal.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from penstock.errors import InvalidError, PenstockError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+_COMMANDING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+"""Characters that a terminal obeys instead of showing them, or that reorder what it shows."""
+
+
+class PlainConsole(Console):
+    """A console that shows every text as it is written."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield the pieces to be written; those that rich makes for the terminal stay."""
+        for segment in super().render(renderable, options):
+            if segment.control is None and _COMMANDING.search(segment.text):
+                yield Segment(_COMMANDING.sub("\ufffd", segment.text), segment.style)
+            else:
+                yield segment
 
 
 def json_option(function: Function) -> Function:
@@ -35,7 +59,9 @@ def console(*, errors: bool = False) -> Console:
     """Return the console for people; plain where there is no terminal or NO_COLOR is set."""
     stream = sys.stderr if errors else sys.stdout
     width = None if stream.isatty() else int(os.environ.get("COLUMNS", "110"))
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    return PlainConsole(
+        file=stream, width=width, highlight=False, soft_wrap=False, markup=False, emoji=False
+    )
 
 
 def print_json(data: Any) -> None:

@@ -57,9 +57,15 @@ class AsyncPurposeClient:
         """Remove the reservation of a filter."""
         await self._settled(self._inside.release(filter_))
 
-    async def subscribe_with_purpose(self, filter_: str, ap: str, qos: int = 0) -> None:
-        """Subscribe for one access purpose."""
-        await self._settled(self._inside.subscribe_with_purpose(filter_, ap, qos))
+    async def subscribe_with_purpose(
+        self, filter_: str, ap: str, qos: int = 0, *, content: str | None = None
+    ) -> None:
+        """Subscribe for one access purpose; `content` as in `subscribe_to_events`."""
+        await self._settled(self._inside.subscribe_with_purpose(filter_, ap, qos, content=content))
+
+    async def subscribe_to_events(self, filter_: str, content: str, qos: int = 0) -> None:
+        """Subscribe without a purpose, to the events that `content` holds for."""
+        await self._settled(self._inside.subscribe_to_events(filter_, content, qos))
 
     async def unsubscribe_with_purpose(self, filter_: str, ap: str) -> None:
         """End a subscription that was made for an access purpose."""

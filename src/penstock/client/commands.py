@@ -2,6 +2,7 @@
 
     !RESERVE/home/HASH{marketing,operational|marketing/analytics}
     !AP/home/sensors/HASH{operational/billing}
+    !AP/home/sensors/HASH{operational/billing|r.power > 3000}
 
 Rules that hold here:
 - The levels `HASH` and `PLUS` stand for `#` and `+`, which are illegal in topics that are
@@ -52,15 +53,20 @@ class RefusedError(DeniedError):
 
 
 def refused_subscription(
-    filter_: str, purpose: str | None, *, code: int, reason: str | None
+    filter_: str,
+    purpose: str | None,
+    *,
+    code: int,
+    reason: str | None,
+    content: str | None = None,
 ) -> RefusedError:
     """Return the error for a refused SUBSCRIBE."""
     purposes = f"for the purpose {quote(purpose)}" if purpose else "without a purpose"
+    fix = "ask with `penstock check` which purposes the topic is reserved for"
+    if content is not None:
+        fix += ", and see that the content filter names fields of the stream"
     error = RefusedError(
-        f"the subscription to {quote(filter_)} {purposes}",
-        code=code,
-        reason=reason,
-        fix="ask with `penstock check` which purposes the topic is reserved for",
+        f"the subscription to {quote(filter_)} {purposes}", code=code, reason=reason, fix=fix
     )
     error.filter, error.purpose = filter_, purpose
     return error
@@ -79,6 +85,8 @@ def refused_message(action: str, *, code: int, reason: str | None) -> RefusedErr
 AP_PROPERTY = "purpose-ap"
 AIP_PROPERTY = "purpose-aip"
 PIP_PROPERTY = "purpose-pip"
+CONTENT_PROPERTY = "content-filter"
+_CODED = {it: f"%{ord(it):02X}" for it in "%+#{}\0"}
 _PURPOSE_LIMIT = 255
 _MARKS = frozenset("{}|,+#")
 
@@ -116,9 +124,19 @@ class Notation:
         """Write the removal of a reservation."""
         return f"{self.prefix}{self.reserve}/{self.published(filter_)}{self.opening}{self.closing}"
 
-    def subscription(self, filter_: str, purpose: str) -> str:
-        """Write a filter of a SUBSCRIBE or an UNSUBSCRIBE with its access purpose."""
-        return f"{self.prefix}{self.access}/{self.published(filter_)}{self._enclosed(purpose)}"
+    def subscription(
+        self, filter_: str, purpose: str | None = None, content: str | None = None
+    ) -> str:
+        """Write a filter of a SUBSCRIBE or an UNSUBSCRIBE with its purpose and content filter."""
+        written = f"{self.prefix}{self.access}/{self.published(filter_)}"
+        if content is None:
+            return written + self._enclosed(purpose or "")
+        inside = self.check_purpose(purpose) if purpose is not None else ""
+        # What cannot stand in a filter is written as codes; wild cards least of all.
+        coded = "".join(_CODED.get(it, it) for it in content)
+        for mark in (self.opening, self.closing):
+            coded = coded.replace(mark, "".join(f"%{byte:02X}" for byte in mark.encode()))
+        return f"{written}{self.opening}{inside}{self.divider}{coded}{self.closing}"
 
     def one_message(self, topic: str, aip: Iterable[str], pip: Iterable[str]) -> str:
         """Write the topic of a message with purposes of its own."""

@@ -43,6 +43,7 @@ from penstock.client.acknowledgements import (
 from penstock.client.commands import (
     AIP_PROPERTY,
     AP_PROPERTY,
+    CONTENT_PROPERTY,
     NOTATION,
     PIP_PROPERTY,
     Notation,
@@ -275,19 +276,32 @@ class PurposeClient:
         topic = self.notation.release(filter_)
         return self._command(topic, f"the release of {quote(filter_)}")
 
-    def subscribe_with_purpose(self, filter_: str, ap: str, qos: int = 0) -> Receipt[None]:
-        """Subscribe for one access purpose."""
+    def subscribe_with_purpose(
+        self, filter_: str, ap: str, qos: int = 0, *, content: str | None = None
+    ) -> Receipt[None]:
+        """Subscribe for one access purpose; `content` as in `subscribe_to_events`."""
+        return self._subscribe(filter_, ap, qos, content)
 
+    def subscribe_to_events(self, filter_: str, content: str, qos: int = 0) -> Receipt[None]:
+        """Subscribe without a purpose, to the events that `content` holds for: `r.pulse > 120`."""
+        return self._subscribe(filter_, None, qos, content)
+
+    def _subscribe(
+        self, filter_: str, ap: str | None, qos: int, content: str | None
+    ) -> Receipt[None]:
         def refuse(answer: Acknowledgement) -> RefusedError:
-            return refused_subscription(filter_, ap, code=answer.code, reason=answer.reason)
+            return refused_subscription(
+                filter_, ap, code=answer.code, reason=answer.reason, content=content
+            )
 
-        receipt: Receipt[None] = Receipt(
-            f"the subscription to {quote(filter_)} for the purpose {quote(ap)}", refuse
-        )
+        purpose = f"for the purpose {quote(ap)}" if ap is not None else "without a purpose"
+        receipt: Receipt[None] = Receipt(f"the subscription to {quote(filter_)} {purpose}", refuse)
         if self._connection.speaks_v5:
-            self.notation.check_purpose(ap)
-            return self._connection.subscribe(receipt, filter_, qos, [(AP_PROPERTY, ap)])
-        return self._connection.subscribe(receipt, self.notation.subscription(filter_, ap), qos)
+            user = [] if ap is None else [(AP_PROPERTY, self.notation.check_purpose(ap))]
+            user += [] if content is None else [(CONTENT_PROPERTY, content)]
+            return self._connection.subscribe(receipt, filter_, qos, user)
+        written = self.notation.subscription(filter_, ap, content)
+        return self._connection.subscribe(receipt, written, qos)
 
     def unsubscribe_with_purpose(self, filter_: str, ap: str) -> Receipt[None]:
         """End a subscription that was made for an access purpose."""

@@ -18,13 +18,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import ValidationError
 
 from penstock.errors import InvalidError, Problem, UsageError, quote
 from penstock.model.document import Document, Key
 from penstock.model.kinds import KINDS
-from penstock.yaml_text import Limits, Source, Steps, read_documents
+from penstock.yaml_text import Limits, Source, Steps, read_documents, write_document
 
 ENDINGS = {".yaml", ".yml", ".json"}
 LIMITS = Limits(size=64 * 1024 * 1024, depth=64, values=5_000_000)
@@ -177,10 +176,7 @@ def _document(
 
 def write_yaml(documents: Iterable[Document]) -> str:
     """Return the documents as one YAML text."""
-    return "---\n".join(
-        yaml.safe_dump(document.fields(), sort_keys=False, allow_unicode=True, width=100)
-        for document in documents
-    )
+    return "---\n".join(write_document(document.fields()) for document in documents)
 
 
 def write_json(documents: Iterable[Document]) -> str:

@@ -26,6 +26,7 @@ for _kind in MqttError.__subclasses__():
 DENIALS = (
     "purpose",
     "consent",
+    "content",
     "interaction",
     "unknown_subscription",
     "stale",

@@ -1,4 +1,4 @@
-"""What the loop of a gateway goes by: work beside the messages, the clock, the engine's timer.
+"""What the loop of a gateway runs: work beside the messages, the clock, the engine's timer.
 
     wall clock ahead of us ──▶ we follow at once (after a jump: an alarm)
     wall clock behind us   ──▶ we go on, a sixteenth slower, until it has caught up

@@ -52,6 +52,7 @@ class Limits:
     packet: int
     queue: int
     subscriptions: int
+    content_filters: int
     receive_maximum: int
     client_id_bytes: int
     topic_bytes: int
@@ -80,6 +81,7 @@ class Limits:
             packet=given.packet,
             queue=given.queue,
             subscriptions=given.subscriptions,
+            content_filters=given.content_filters,
             receive_maximum=given.receive_maximum,
             client_id_bytes=given.client_id_bytes,
             topic_bytes=given.topic_bytes,

@@ -129,6 +129,7 @@ class Session:
             subscription.ap,
             subscription.options,
             subscription.identifier,
+            subscription.content.text if subscription.content is not None else None,
         )
 
     def restore(self, stored: StoredSubscription, subscription: Subscription | None) -> None:

@@ -150,16 +150,6 @@ class PurposeSet:
         return PurposeSet(self.aip | other.aip, self.pip | other.pip)
 
 
-def parse_purposes(text: str) -> PurposeSet | None:
-    """Read `{aip,…|pip,…}`; `{}` gives None."""
-    if len(text) < len("{}") or text[0] != "{" or text[-1] != "}":
-        raise PurposeError(
-            f"purposes {quote(text)} do not stand in braces",
-            fix="write {allowed,…|prohibited,…}",
-        )
-    return read_purposes(text[1:-1])
-
-
 def read_purposes(inside: str, *, divider: str = "|", separator: str = ",") -> PurposeSet | None:
     """Read what stands between the braces; nothing at all gives None."""
     if not inside:

@@ -15,7 +15,7 @@ from penstock.mqtt.acks import (
     encode_pubcomp,
     encode_pubrec,
     encode_pubrel,
-    is_plain_puback,
+    find_puback,
 )
 from penstock.mqtt.codes import (
     FAILURE,
@@ -47,7 +47,7 @@ from penstock.mqtt.connect import (
     Will,
 )
 from penstock.mqtt.connection import Connection, ConnectionState, PeerLimits, TopicAliases
-from penstock.mqtt.data_types import are_acceptable
+from penstock.mqtt.data_types import are_acceptable, encode_varint
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
@@ -60,6 +60,8 @@ from penstock.mqtt.publish import (
     Publish,
     PublishProperties,
     TopicNames,
+    encode_head,
+    find_plain,
 )
 from penstock.mqtt.reader import Packet, Reader
 from penstock.mqtt.subscriptions import (
@@ -120,11 +122,14 @@ __all__ = [
     "UnsupportedVersionError",
     "Will",
     "are_acceptable",
+    "encode_head",
     "encode_puback",
     "encode_pubcomp",
     "encode_pubrec",
     "encode_pubrel",
     "encode_subscription_identifiers",
     "encode_user_properties",
-    "is_plain_puback",
+    "encode_varint",
+    "find_plain",
+    "find_puback",
 ]

@@ -21,8 +21,9 @@ from penstock.mqtt.properties import (
 )
 
 PUBACK_SIZE: Final = 4
+"""The bytes of a PUBACK that says nothing but its packet identifier."""
+_PLAIN_BODY: Final = 2
 _NOBODY_SUBSCRIBES: Final = 0x10
-"""The bytes of a plain PUBACK: what is longer, or shorter, need not be looked at."""
 
 
 @dataclass(slots=True)
@@ -104,9 +105,11 @@ def read_ack(cursor: Cursor, version: int, sender: Sender, kind: type[_A]) -> _A
     return kind(packet_id, reason, properties)
 
 
-def is_plain_puback(data: bytes) -> bool:
-    """Say whether bytes are one PUBACK that says nothing but its packet identifier."""
-    return len(data) == PUBACK_SIZE and data[:2] == b"\x40\x02" and data[2:] != b"\0\0"
+def find_puback(data: bytes, at: int) -> int:
+    """Return the packet identifier of a plain PUBACK, if there is a whole one; else 0."""
+    if data[at] != Puback.first or len(data) - at < PUBACK_SIZE or data[at + 1] != _PLAIN_BODY:
+        return 0
+    return data[at + 2] << 8 | data[at + 3]
 
 
 def encode_puback(packet_id: int) -> bytes:

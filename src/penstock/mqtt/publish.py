@@ -155,6 +155,7 @@ _QOS = 0x06
 _RETAIN = 0x01
 _HIGHEST_QOS = 2
 _LONG = 0x80
+_LONGER = 0x4000
 
 
 @dataclass(slots=True)
@@ -253,13 +254,25 @@ class Publish:
         return self.to_v5() if version == V5 else self.to_v3()
 
 
+_NOT_PLAIN = 0xFC
+_PLAIN = 0x30
+_PLAIN_SIZE = 4
+_PLAIN_BODY = 2
 _new = object.__new__
 _pack_head = struct.Struct("BB").pack
+_pack_long_head = struct.Struct("BBB").pack
 _pack_two = struct.Struct(">H").pack
 
 
 def _long_head(first: int, size: int) -> bytes:
+    if size < _LONGER:
+        return _pack_long_head(first, size & 0x7F | _LONG, size >> 7)
     return bytes((first,)) + encode_varint(size)
+
+
+def encode_head(first: int, size: int) -> bytes:
+    """Encode the first byte and the length of what follows."""
+    return _pack_head(first, size) if size < _LONG else _long_head(first, size)
 
 
 def _topic_field(topic: str) -> bytes:
@@ -358,6 +371,39 @@ def read_publish(
     message.properties = properties
     message.payload = data[at:stop]
     return message
+
+
+def find_plain(data: bytes, at: int, version: int) -> tuple[int, int, int, int, int] | None:
+    """Find a whole, short PUBLISH that is neither of QoS 2 nor sent again; None: a reader reads it.
+
+    Say where its topic field begins and ends, where its properties with their length begin, where
+    its payload begins, and where it ends. Neither topic nor properties are looked into.
+    """
+    end = len(data)
+    first = data[at]
+    if first & _NOT_PLAIN != _PLAIN or end - at < _PLAIN_SIZE:
+        return None
+    size = data[at + 1]
+    start = at + 2
+    if size >= _LONG:
+        size += (data[start] << 7) - _LONG
+        start += 1
+        if not _LONG <= size < _LONGER:
+            return None
+    stop = start + size
+    if stop > end or size < _PLAIN_BODY:
+        return None
+    middle = body = start + 2 + (data[start] << 8 | data[start + 1])
+    if first & _QOS:
+        body += 2
+        if body > stop or not (data[middle] or data[middle + 1]):
+            return None
+    begin = body
+    if version == V5:
+        if body >= stop or data[body] >= _LONG:
+            return None
+        begin += 1 + data[body]
+    return (start, middle, body, begin, stop) if begin <= stop else None
 
 
 def _explain(first: int, data: bytes, start: int, stop: int, version: int) -> MqttError:

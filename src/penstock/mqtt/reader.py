@@ -15,7 +15,7 @@ Rules that hold here:
 - At most one incomplete packet is kept. Every byte is copied a bounded number of times,
   even when bytes come one by one.
 - PUBLISH and plain acknowledgements take the short way through the loop; everything else
-  is rare and goes by table.
+  is rare and looked up in a table.
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ Rules that hold here:
 - A new kind of rule is a new part in `_compose`, nowhere else. A part is a class with
   `decide` and `explain` beside those below, and members of `Part`.
 - No I/O, no clock: environment and situations come with the request.
+- The content filter of a subscription is no part, and comes behind all: it narrows what they
+  allow, by what the reader gets to see, transformed where that is to be.
 - A part that denies names what its denial depends on; a grant depends on what all parts
   depended on.
 """
@@ -39,11 +41,13 @@ from typing import Any, Final, Protocol
 from penstock.errors import quote
 from penstock.policy.access.emergencies import Situations
 from penstock.policy.access.engine import AccessEngine
+from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import DEFAULT
 from penstock.policy.access.principals import Action
 from penstock.policy.access.rules import ADMINISTER, MARK, MONITOR, BrokerTopics
 from penstock.policy.consent.prohibitions import Prohibitions
 from penstock.policy.decision import Considered, Decision, Depends, Explanation, Part
+from penstock.policy.events.content import ContentFilter, ContentFilters
 from penstock.policy.interaction import InteractionEngine, InteractionPart
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.explanations import explain_message, explain_topic, name_subscription
@@ -53,6 +57,7 @@ from penstock.policy.purposes.rights import (
     DeclaredPurposes,
     PurposeClaims,
 )
+from penstock.policy.purposes.subscriptions import Content
 from penstock.policy.request import AccessRequest
 
 KeepsOut = Callable[[str | None], bool]
@@ -61,6 +66,8 @@ BLOCKED: Final = "blocked user"
 """The rule that denies everything to who may not connect."""
 CONSENT: Final = "consent"
 """The rule that allows where somebody opted out, and not the data subject."""
+UNMATCHED: Final = "content filter"
+"""The rule that denies what a subscription did not ask for."""
 UNSTAMPED: Final = "unstamped"
 """The rule that denies a message of which nobody knows who published it."""
 
@@ -77,6 +84,7 @@ class Authorizer:
         "broker_topics",
         "claims",
         "consent",
+        "contents",
         "declared",
         "interaction",
         "purposes",
@@ -92,9 +100,12 @@ class Authorizer:
         keeps_out: KeepsOut,
         consent: Prohibitions | None = None,
         interaction: InteractionEngine | None = None,
+        *,
+        contents: ContentFilters | None = None,
     ) -> None:
         self.consent = consent or Prohibitions()
         self.interaction = interaction or InteractionEngine()
+        self.contents = contents if contents is not None else ContentFilters()
         self.purposes = purposes
         self.declared = declared
         self.access = access
@@ -135,7 +146,24 @@ class Authorizer:
                 elif decided.depends:
                     decision = replace(decision, depends=decision.depends | decided.depends)
             decided = decision
-        return decided or _UNOPPOSED
+        decided = decided or _UNOPPOSED
+        held = request.subscription
+        if held is None or held.content is None or decided.reshaping is not None:
+            return decided
+        if not self.matches(held.content, request.message):
+            return _UNMATCHED
+        return replace(decided, depends=decided.depends | Depends.MESSAGE)
+
+    def matches(self, content: Content, message: Message | None) -> bool:
+        """Tell whether a message is what a content filter is for.
+
+        Where transformations change it, what leaves is asked about: whoever carries them out asks.
+        """
+        return (
+            message is not None
+            and isinstance(content, ContentFilter)
+            and self.contents.admits(content, message)
+        )
 
     def explain(self, request: AccessRequest) -> Explanation:
         """Decide the same, and tell all rules that were considered."""
@@ -144,6 +172,8 @@ class Authorizer:
             return Explanation(
                 allowed=True, rule=DEFAULT, reason="policies are not required for writing"
             )
+        if self.authorize(request).part is Part.CONTENT:
+            told.append(_OTHER_EVENT)
         granting = (it for it in reversed(told) if it.part is not _INTERACTION)
         deciding = next((it for it in told if not it.allowed), None)
         if deciding is None:
@@ -228,7 +258,6 @@ def _compose(
 
 
 _INTERACTION: Final = Part.INTERACTION
-_UNSEEN: Final = Decision(allowed=False, rule="unseen message", part=_INTERACTION)
 _UNOPPOSED: Final = Decision(allowed=True, rule=DEFAULT)
 _KEPT_OUT: Final = Decision(allowed=False, rule=BLOCKED, part=Part.USERS)
 _ENTITLED: Final = Decision(allowed=True, rule="", part=Part.BROKER_TOPICS)
@@ -242,6 +271,15 @@ _COMPATIBLE: Final = Decision(allowed=True, rule="", part=Part.RESERVATIONS)
 _NARROWED: Final = Decision(allowed=False, rule="", part=Part.MESSAGE_PURPOSES)
 _CONSENTED: Final = Decision(allowed=True, rule="", part=Part.CONSENT)
 _CONSENTED_ONCE: Final = replace(_CONSENTED, depends=Depends.MESSAGE)
+_UNMATCHED: Final = Decision(
+    allowed=False, rule=UNMATCHED, depends=Depends.MESSAGE, part=Part.CONTENT
+)
+_OTHER_EVENT: Final = Explanation(
+    allowed=False,
+    rule=UNMATCHED,
+    reason="the event is none that the subscription is for",
+    part=Part.CONTENT,
+)
 _UNSTAMPED: Final = Decision(allowed=False, rule=UNSTAMPED, part=Part.PREFERENCES)
 
 

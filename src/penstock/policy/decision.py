@@ -34,6 +34,7 @@ class Part(StrEnum):
     PREFERENCES = "preferences"
     EMERGENCIES = "emergencies"
     INTERACTION = "interaction"
+    CONTENT = "content filter"
 
 
 class Depends(IntFlag):

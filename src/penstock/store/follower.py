@@ -208,7 +208,7 @@ class Status:
 
 
 class _Held(NamedTuple):
-    """A snapshot, when the store last confirmed it, and whether the lease goes by that."""
+    """A snapshot, when the store last confirmed it, and whether the lease relies on that."""
 
     snapshot: Snapshot
     confirmed: float

@@ -49,7 +49,7 @@ _CURRENT = sa.select(revisions.c.body).where(
     revisions.c.name == STATE.name,
     revisions.c.superseded.is_(None),
 )
-_COLUMNS = ("client", "number", "filter", "purpose", "options", "identifier")
+_COLUMNS = ("client", "number", "filter", "purpose", "options", "identifier", "content")
 
 
 class StateCommand(NamedTuple):
@@ -168,10 +168,12 @@ def reload(connection: Connection) -> None:
     same = sa.and_(kept.client == held.client, kept.filter == held.filter)
     paused = held.options.bitwise_and(PAUSED) != 0
     then = sa.select(kept.purpose).where(same)
+    content = sa.select(kept.content).where(same)
+    other = kept.purpose.is_distinct_from(held.purpose)
     connection.execute(
         sa.update(subscriptions_table)
-        .where(held.number > 0, paused, then.exists())
-        .values(purpose=then.scalar_subquery())
+        .where(held.number > 0, paused, then.where(other).exists())
+        .values(purpose=then.scalar_subquery(), content=content.scalar_subquery())
     )
     changed = (
         sa.select(held.client, held.number)
@@ -204,6 +206,7 @@ def _bring_back(connection: Connection) -> None:
             kept.purpose,
             sa.func.coalesce(ended.c.options, kept.options).bitwise_or(PAUSED),
             sa.func.coalesce(ended.c.identifier, kept.identifier),
+            kept.content,
         )
         .select_from(
             persisted_table.outerjoin(live, sa.and_(of(live), live.c.number > 0)).outerjoin(

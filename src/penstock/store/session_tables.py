@@ -1,7 +1,7 @@
 """The tables of sessions: how a subscription is noted in them, how many are kept for somebody.
 
 Rules that hold here:
-- Rows go by the digest of a client identifier: the identifier may be larger than an index takes.
+- The digest of a client identifier is the key of a row: it may be larger than an index takes.
   Addresses appear as pseudonyms only.
 - `PAUSED` stands beside the options of a subscription that the broker was told to end for now.
 - A negative number: the subscription has ended, and the broker is still to be told.
@@ -39,7 +39,7 @@ from penstock.store.schema import Moment, metadata
 AREA = "sessions"
 PAUSED = 0x100
 
-# A client identifier has up to 65,535 bytes, more than an index takes: rows go by its digest.
+# A client identifier has up to 65,535 bytes, more than an index takes: its digest is the key.
 DIGEST_LENGTH = 64
 PRINCIPAL_LENGTH = 256
 HOLDER_LENGTH = 32
@@ -74,6 +74,8 @@ def subscription_columns() -> tuple[Column[Any], ...]:
         Column("purpose", String(PURPOSE_LENGTH)),
         Column("options", Integer, nullable=False),
         Column("identifier", BigInteger, nullable=False),
+        # What events it is for, an expression; none: all.
+        Column("content", Text),
     )
 
 

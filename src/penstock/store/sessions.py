@@ -65,6 +65,8 @@ class StoredSubscription:
     purpose: str | None
     options: int
     identifier: int
+    content: str | None = None
+    """What events it is for, an expression; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +333,7 @@ def _disown(connection: Connection, principals: Sequence[str]) -> None:
 def _select(connection: Connection, table: sa.Table, key: str) -> tuple[StoredSubscription, ...]:
     query = sa.select(table).where(table.c.client == key).order_by(table.c.number)
     return tuple(
-        StoredSubscription(it.filter, it.number, it.purpose, it.options, it.identifier)
+        StoredSubscription(it.filter, it.number, it.purpose, it.options, it.identifier, it.content)
         for it in connection.execute(query)
     )
 
@@ -351,4 +353,5 @@ def _row(key: str, held: StoredSubscription) -> dict[str, object]:
         "purpose": held.purpose,
         "options": held.options,
         "identifier": held.identifier,
+        "content": held.content,
     }

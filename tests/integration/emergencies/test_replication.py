@@ -6,13 +6,12 @@ import random
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.components import MosquittoServer, PostgresServer, processes
+from penstock.components import MosquittoServer, processes
 from penstock.mqtt import Publish, ReasonCode, Will
 from penstock.mqtt.codes import FAILURE
 from penstock.policy.access.emergencies import SituationsUnknownError
@@ -38,6 +37,7 @@ from tests.support.gateway.pair import (
 )
 from tests.support.gateway.raw import ClosedError, RawClient
 from tests.support.gateway.ward import WARD, define, login, reading, settings
+from tests.support.scale import scaled
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
@@ -87,11 +87,10 @@ def test_what_happens_at_one_holds_at_the_other(broker: MosquittoServer, tmp_pat
 
 
 @pytest.mark.needs("postgresql")
-def test_with_postgresql_as_well(broker: MosquittoServer, tmp_path: Path) -> None:
-    with (
-        PostgresServer() as server,
-        pair(tmp_path, broker, lease="100s", store={"url": server.url}) as (first, second),
-    ):
+def test_with_postgresql_as_well(
+    broker: MosquittoServer, tmp_path: Path, postgres_url: str
+) -> None:
+    with pair(tmp_path, broker, lease="100s", store={"url": postgres_url}) as (first, second):
         check_sharing(first, second)
         with login(second.port, "sensor") as sensor:
             publish(sensor, "ward/after/knock")
@@ -361,7 +360,7 @@ def test_no_access_outlives_its_situation_anywhere(broker: MosquittoServer, tmp_
             doctor.subscribe("ward/+/note", qos=0)
         stop = threading.Event()
         failed: list[BaseException] = []
-        ended: dict[int, int] = {}
+        count_of = dict.fromkeys(range(6), 0)
 
         def watch(number: int) -> None:
             """Begin and end an emergency of one after the other; what comes then is secret."""
@@ -370,6 +369,7 @@ def test_no_access_outlives_its_situation_anywhere(broker: MosquittoServer, tmp_
             count = 0
             try:
                 while not stop.is_set():
+                    count_of[number] = count
                     patient = f"ward/p{number}-{count}"
                     publish(draw.choice(mine), f"{patient}/pulse", reading(120))
                     for _ in range(draw.randrange(4)):
@@ -382,19 +382,18 @@ def test_no_access_outlives_its_situation_anywhere(broker: MosquittoServer, tmp_
             except (AssertionError, TimeoutError, ClosedError) as error:
                 failed.append(error)
             finally:
-                ended[number] = count
                 for client in mine:
                     client.close()
 
-        threads = [threading.Thread(target=watch, args=(number,)) for number in range(6)]
+        threads = [threading.Thread(target=watch, args=(number,)) for number in count_of]
         for thread in threads:
             thread.start()
-        time.sleep(6)
+        # So many emergencies of each that those of others begin and end meanwhile.
+        wait_until(lambda: failed or min(count_of.values()) > scaled(20), 200)
         stop.set()
         for thread in threads:
             thread.join(LONG)
         assert not failed
-        assert sum(ended.values()) > 100
         for doctor in doctors:
             seen = [int(it.payload.split(b'"number": ')[1][:-1]) for it in doctor.messages(1)]
             assert seen

@@ -19,6 +19,7 @@ from tests.support.gateway.harness import GatewayThread
 from tests.support.gateway.pair import LONG, open_situations, pair, publication, publish, wait_until
 from tests.support.gateway.raw import ClosedError, RawClient
 from tests.support.gateway.ward import define, login, reading
+from tests.support.scale import scaled
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
@@ -229,12 +230,11 @@ def test_no_access_outlives_its_time_under_load(broker: MosquittoServer, tmp_pat
         threads = [threading.Thread(target=watch, args=(number,)) for number in range(5)]
         for thread in threads:
             thread.start()
-        time.sleep(8)
+        wait_until(lambda: failed or len(ends(second.config)) > scaled(8), 200)
         stop.set()
         for thread in threads:
             thread.join(LONG)
         assert not failed
-        wait_until(lambda: len(ends(second.config)) > 5)
         over = ends(second.config)
         for doctor in doctors:
             seen = [(it.topic.split("/")[1], sent_at(it)) for it in doctor.messages(1)]

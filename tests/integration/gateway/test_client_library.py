@@ -52,7 +52,7 @@ class Person:
         mark = uuid.uuid4().bytes
         sender.client.send(END, mark, qos=1).wait()
         found = []
-        while (item := self._box.get(timeout=10)) != (END, mark):
+        while (item := self._box.get(timeout=60)) != (END, mark):
             # The marks of others come here too.
             if item[0] != END:
                 found.append(item)

@@ -26,7 +26,7 @@ from tests.support.store.installation import until
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
-WAIT = 5
+WAIT = 60
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_libmosquitto(process: GatewayProcess, topic: str, version: str) -> None
             subprocess.run([say, *common, "-t", f"{topic}/yes", "-m", qos, "-q", qos], check=True)
             for wrong in (f"!AIP/{topic}/yes{{ads}}", "!BROKEN"):
                 subprocess.run([say, *common, "-t", wrong, "-m", "x", "-q", qos], check=False)
-        got, _ = reader.communicate(timeout=30)
+        got, _ = reader.communicate(timeout=WAIT)
     assert got.splitlines() == [f"{topic}/yes {qos} {qos}" for qos in (0, 1, 2)]
 
 
@@ -159,7 +159,7 @@ def test_tail(process: GatewayProcess, topic: str) -> None:
         writer.publish(f"{topic}/a", b'{"km": 7}', qos=1, retain=True)
         writer.publish(f"{topic}/b", b"\xff\x00", qos=1, retain=True)
         tail = run_cli(process, "tail", f"{topic}/#", "--purpose", "billing", "-n", "2", "--json")
-        out, err = tail.communicate(timeout=30)
+        out, err = tail.communicate(timeout=WAIT)
         assert tail.returncode == 0, err
         got = sorted((json.loads(line) for line in out.splitlines()), key=lambda it: it["topic"])
         assert got == [
@@ -173,18 +173,18 @@ def test_tail(process: GatewayProcess, topic: str) -> None:
             {"topic": f"{topic}/b", "qos": 1, "retain": True, "base64": "/wA="},
         ]
         shown = run_cli(process, "tail", f"{topic}/a", "--purpose", "billing", "-n", "1")
-        out, _ = shown.communicate(timeout=30)
+        out, _ = shown.communicate(timeout=WAIT)
         assert out.strip() == f'{topic}/a retained {{"km": 7}}'
         waits = run_cli(process, "tail", f"{topic}/c", "--purpose", "billing", "-n", "1")
         assert waits.stderr.readline() == f"subscribed to {topic}/c for billing\n"
         writer.publish(f"{topic}/c", b"now", qos=1)
-        out, _ = waits.communicate(timeout=30)
+        out, _ = waits.communicate(timeout=WAIT)
         assert out.strip() == f"{topic}/c now"
 
 
 def test_tail_says_why_it_is_refused(process: GatewayProcess) -> None:
     tail = run_cli(process, "tail", "a/#/b", "-n", "1")
-    _, err = tail.communicate(timeout=30)
+    _, err = tail.communicate(timeout=WAIT)
     assert tail.returncode == 1
     assert "a/#/b" in err
 
@@ -199,12 +199,12 @@ def test_tail_says_what_to_give_where_nobody_may_be_anonymous(
     secret.chmod(0o644)
     with make_process(tmp_path / "g", broker.port, login) as process:
         tail = run_cli(process, "tail", "a", "-n", "1")
-        _, err = tail.communicate(timeout=30)
+        _, err = tail.communicate(timeout=WAIT)
         assert tail.returncode == 1
         assert "give --user and --password-file" in err
         named = ("--user", "alice", "--password-file", str(secret))
         tail = run_cli(process, "tail", "a", "-n", "1", *named)
-        _, err = tail.communicate(timeout=30)
+        _, err = tail.communicate(timeout=WAIT)
         assert tail.returncode != 0
         assert str(secret) in err
         secret.chmod(0o600)
@@ -212,7 +212,7 @@ def test_tail_says_what_to_give_where_nobody_may_be_anonymous(
             writer.connect("alice", username="alice", password=b"secret")
             writer.publish("a", b"x", qos=1, retain=True)
             tail = run_cli(process, "tail", "a", "-n", "1", *named)
-            out, err = tail.communicate(timeout=30)
+            out, err = tail.communicate(timeout=WAIT)
             writer.publish("a", b"", qos=1, retain=True)
         assert (tail.returncode, out.strip()) == (0, "a retained x"), err
 
@@ -240,7 +240,7 @@ def test_tail_by_every_transport_with_certificates_that_change(
             told = ("--transport", transport, "--port", str(ports[transport]))
             trusts = ("--ca", str(authority.path)) if transport.endswith("tls") else ()
             found = run_cli(process, "tail", topic, "-n", "1", *told, *trusts)
-            out, err = found.communicate(timeout=60)
+            out, err = found.communicate(timeout=WAIT)
             return str(out).strip() if found.returncode == 0 else str(err)
 
         for transport in ports:
@@ -272,7 +272,7 @@ def test_the_log_of_the_gateway_as_json(broker: MosquittoServer, tmp_path: Path)
         line = started.stderr.readline()
     finally:
         started.terminate()
-        started.communicate(timeout=30)
+        started.communicate(timeout=WAIT)
     assert isinstance(json.loads(line), dict)
 
 
@@ -281,7 +281,7 @@ def test_password(process: GatewayProcess, tmp_path: Path) -> None:
 
     file = tmp_path / "keys" / "passwords"
     made = run_cli(process, "password", "alice", "--file", str(file), "--client-ids", "sensor-*")
-    _, err = made.communicate("correct horse\n", timeout=30)
+    _, err = made.communicate("correct horse\n", timeout=WAIT)
     assert made.returncode == 0, err
     users = PasswordFile(file)
     users.load()
@@ -289,6 +289,6 @@ def test_password(process: GatewayProcess, tmp_path: Path) -> None:
     assert not users.verify(users.user("alice"), b"wrong")
     assert users.patterns("alice") == ("sensor-*",)
     gone = run_cli(process, "password", "alice", "--file", str(file), "--remove")
-    gone.communicate(timeout=30)
+    gone.communicate(timeout=WAIT)
     users.load()
     assert not users.verify(users.user("alice"), b"correct horse")

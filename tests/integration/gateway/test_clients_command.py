@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -15,6 +14,7 @@ from penstock.components import MosquittoServer, PostgresServer
 from penstock.mqtt import Disconnect, ReasonCode
 from penstock.store.database import Database
 from penstock.store.enforcement_points import answers_table, requests_table
+from tests.support.commands import run_command
 from tests.support.gateway.harness import GatewayProcess, make_process, share
 from tests.support.gateway.raw import RawClient
 from tests.support.store import postgres_databases
@@ -40,10 +40,13 @@ def gateways(
         yield stack.enter_context(made[0]), stack.enter_context(made[1])
 
 
-def ask(gateway: GatewayProcess, *words: str) -> subprocess.CompletedProcess[str]:
-    run = "import sys; from penstock.cli import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", run, "--config", str(gateway.config.file), "clients", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def ask(
+    gateway: GatewayProcess, *words: str, verb: str = "clients"
+) -> subprocess.CompletedProcess[str]:
+    file = gateway.config.file
+    assert file is not None
+    named = "--config", str(file), verb
+    return run_command(file.parent, *named, *words, env={"COLUMNS": "300"})
 
 
 def told(gateway: GatewayProcess, *words: str) -> dict[str, Any]:
@@ -82,6 +85,22 @@ def test_clients_of_all_gateways_are_listed_shown_and_ended(
         far.wait_closed()
         gone = ask(first, "show", "near")
         assert (gone.returncode, "'near'" in gone.stderr) == (1, True)
+
+
+def test_no_client_hides_or_ends_what_is_shown_by_the_names_it_chose(
+    gateways: tuple[GatewayProcess, GatewayProcess], topic: str
+) -> None:
+    first, _ = gateways
+    name = "[conceal]mallory[/x]"
+    with RawClient(first.port) as mallory:
+        mallory.connect(name)
+        mallory.subscribe(f"{topic}/[/b]/#")
+        mallory.publish(f"!RESERVE/{topic}/[/]{{billing}}", qos=1)
+        for words, shown in ((("list",), name), (("show", name), f"{topic}/[/b]/#")):
+            found = ask(first, *words)
+            assert (found.returncode, shown in found.stdout) == (0, True), found.stderr
+        found = ask(first, "reservation", verb="get")
+        assert (found.returncode, f"{topic}/[/]" in found.stdout) == (0, True), found.stderr
 
 
 def test_nothing_that_was_asked_stays_in_the_store(

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
 
 LEASE = 1.0
-SOON = 15.0
+SOON = 60.0
 DEFINITIONS = """
 kind: purpose
 name: care

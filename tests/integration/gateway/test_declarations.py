@@ -24,7 +24,7 @@ from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
 
-SOON = 10.0
+SOON = 60.0
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pytest
 from penstock.components import processes
 from penstock.mqtt import Connack, Connect, ReasonCode
 from penstock.supervisor import RunFolder
+from tests.support.forked_commands import forked_penstock
 from tests.support.gateway.pair import wait_until
 from tests.support.gateway.raw import RawClient
 
@@ -78,7 +79,7 @@ gateway:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "penstock", *words],
+            [*forked_penstock(), *words],
             cwd=self.folder,
             env={**os.environ, "COLUMNS": "200"},
             capture_output=True,

@@ -70,7 +70,7 @@ class Paho:
 
     def subscribe(self, topic: str, options: SubscribeOptions | None = None) -> None:
         self.client.subscribe(topic, options=options)
-        self._subscribed.get(timeout=10)
+        self._subscribed.get(timeout=60)
 
     def leave(self) -> None:
         self.client.disconnect()
@@ -156,7 +156,7 @@ def _until(box: queue.Queue[bytes], ends: int) -> list[bytes]:
     """Return what arrives up to so many ends."""
     got: list[bytes] = []
     while got.count(b"end") < ends:
-        got.append(box.get(timeout=10))
+        got.append(box.get(timeout=60))
     return got
 
 

@@ -30,7 +30,7 @@ from tests.support.gateway.resender import WINDOW, Resender
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
 
-SOON = 15.0
+SOON = 60.0
 QUIET = 0.3
 STREAM: dict[str, Any] = {
     "fields": [

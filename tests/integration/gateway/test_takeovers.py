@@ -22,7 +22,7 @@ pytestmark = pytest.mark.needs("mosquitto")
 
 NAME = "moves"
 ROUNDS = scaled(20)
-SOON = 15.0
+SOON = 60.0
 
 
 @pytest.fixture(params=[4, 0], ids=["lanes", "no lanes"])

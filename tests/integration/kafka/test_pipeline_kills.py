@@ -23,6 +23,7 @@ from penstock.components import KafkaCluster
 from penstock.eventlog.connection import consumer_settings, read_password
 from penstock.eventlog.kafka import KafkaLog
 from penstock.eventlog.transactions import TransactionalWriter
+from tests.support.forked_commands import forked_penstock
 from tests.support.kafka.clusters import settings_of
 from tests.support.scale import scaled
 
@@ -91,9 +92,7 @@ def read_committed(kafka: KafkaCluster, topic: str) -> list[dict[str, Any]]:
 
 
 def run(folder: Path, *arguments: str) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "penstock", *arguments], cwd=folder, check=True, capture_output=True
-    )
+    subprocess.run([*forked_penstock(), *arguments], cwd=folder, check=True, capture_output=True)
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:

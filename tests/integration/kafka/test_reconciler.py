@@ -32,7 +32,7 @@ from tests.support.kafka.officers import Officer, open_officer, stream, view
 
 pytestmark = pytest.mark.needs("java", "jars")
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

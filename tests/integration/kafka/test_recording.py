@@ -31,7 +31,7 @@ from tests.support.gateway.resender import WINDOW, Resender
 pytestmark = pytest.mark.needs("mosquitto", "java", "jars")
 pytest_plugins = ("tests.support.gateway.fixtures",)
 
-SOON = 30.0
+SOON = 60.0
 
 
 @pytest.fixture

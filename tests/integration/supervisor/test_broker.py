@@ -18,6 +18,7 @@ import pytest
 
 from penstock.components.mosquitto import find_listener
 from penstock.supervisor import RunFolder
+from tests.support.forked_commands import forked_penstock
 
 pytestmark = pytest.mark.needs("mosquitto")
 
@@ -30,7 +31,7 @@ QUICK = {
 }
 
 
-def until(condition: Callable[[], Any], seconds: float = 30) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 120) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -48,7 +49,7 @@ class Shell:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*PENSTOCK, *arguments],
+            [*forked_penstock(), *arguments],
             cwd=self.folder,
             env=self.environ,
             capture_output=True,

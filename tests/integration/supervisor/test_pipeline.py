@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,11 +19,11 @@ import pytest
 from penstock.eventlog import EventLog
 from penstock.pipeline.service.control import Control
 from penstock.supervisor import RunFolder
+from tests.support.forked_commands import forked_penstock
 
 # Two starts of Spark take long where the machine has other things to do.
 pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(600)]
 
-PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 DEFINITIONS = """
 kind: stream
 name: patients
@@ -88,7 +87,7 @@ class House:
 
     def run(self, *arguments: str) -> str:
         done = subprocess.run(
-            [*PENSTOCK, *arguments],
+            [*forked_penstock(), *arguments],
             cwd=self.folder,
             capture_output=True,
             text=True,

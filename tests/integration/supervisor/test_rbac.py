@@ -20,6 +20,7 @@ from penstock.components.processes import free_port
 from penstock.config import load
 from penstock.kafka import Cluster
 from penstock.supervisor import RunFolder
+from tests.support.forked_commands import forked_penstock
 
 # Each command is a process of its own, which takes long on a busy machine.
 pytestmark = [pytest.mark.needs("java", "jars"), pytest.mark.timeout(1800)]
@@ -67,7 +68,7 @@ class House:
 
     def run(self, *arguments: str) -> str:
         done = subprocess.run(
-            [*PENSTOCK, *arguments],
+            [*forked_penstock(), *arguments],
             cwd=self.folder,
             capture_output=True,
             text=True,

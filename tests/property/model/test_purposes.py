@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.model.purposes import PurposeSet, parse_purposes
+from penstock.model.purposes import PurposeSet
+from tests.support.policy.purpose_sets import parse_purposes
 from tests.support.scale import scaled
 
 PURPOSES = st.lists(st.sampled_from(["a", "b", "ab", "c"]), min_size=1, max_size=4).map("/".join)

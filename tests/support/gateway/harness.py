@@ -26,6 +26,7 @@ from penstock.gateway.service.gateway import Gateway
 from penstock.gateway.service.process import Running, run, run_until_told
 
 T = TypeVar("T")
+PATIENCE = 120.0
 
 
 def write_config(
@@ -79,20 +80,20 @@ class GatewayThread:
 
     def start(self) -> None:
         self._thread.start()
-        self._ready.wait(30)
+        assert self._ready.wait(PATIENCE), "the gateway did not become ready"
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(30)
+            self._thread.join(PATIENCE)
         if self._error is not None:
             raise self._error
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the gateway's loop."""
-        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(PATIENCE)
 
     def do(self, work: Callable[[], T]) -> T:
         """Run a function on the gateway's loop."""

@@ -25,6 +25,7 @@ import psycopg
 
 from penstock.components import PostgresServer
 from penstock.supervisor import RunFolder
+from tests.support.forked_commands import forked_penstock
 
 PENSTOCK = (sys.executable, "-c", "from penstock.cli import main; main()")
 PATIENCE = 240.0
@@ -141,7 +142,7 @@ class Installation:
     def run(self, *arguments: str, told: str = "") -> str:
         """Run a command line to its end, and return what it printed."""
         done = subprocess.run(
-            [*PENSTOCK, *arguments],
+            [*forked_penstock(), *arguments],
             cwd=self.folder,
             input=told,
             capture_output=True,

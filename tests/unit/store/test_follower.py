@@ -18,7 +18,7 @@ from penstock.store.definitions.history import Definitions
 from penstock.store.follower import Bell, Follower, StaleError, open_feed
 from penstock.store.schema import epochs
 
-SOON = 20.0
+SOON = 60.0
 A, B = Key("topic", "a"), Key("topic", "b")
 
 
@@ -188,7 +188,7 @@ def test_a_replaced_file_is_followed_again(tmp_path: Path) -> None:
         apply(database, put(B, 1))
     with Database.open(f"sqlite:///{here}") as database:
         apply(database, put(A))
-        with Follower(database, lease=SOON) as follower:
+        with Follower(database, lease=20.0) as follower:
             follower.wait_for(1, SOON)
             fresh: list[bool] = []
             follower.call_when_lease_changes(lambda: fresh.append(follower.status().is_fresh))

@@ -26,7 +26,7 @@ from penstock.store.schema import epochs
 from penstock.store.sqlite_file import FileReplacedError
 from penstock.store.vault import StoreVault
 
-SOON = 20.0
+SOON = 60.0
 WRITER = """
 import json, sys
 from penstock.model.document import Document

@@ -1,4 +1,4 @@
-"""How fast roles are: activation among many rules, and the cascade when a condition fails.
+"""How fast roles are: activation, the cascade when a condition fails, content filters.
 
 Method:
 - Activation: one session, 1,000 rules, of which ten lead to a role for somebody with ten
@@ -8,11 +8,17 @@ Method:
   before, 100 instances each), `sessions` (1,000 sessions with ten instances each, of one
   group). The appointment is removed; the figure is the median time until every session is
   without the role and the authorizer denies the last read.
+- Content filters: 10,000 of as many owners on one type, in four kinds: one patient each
+  (`equality`), a lower bound (`threshold`), a narrow range (`range`), and one without a predicate
+  that an index knows (`contains`). Two questions, each by the index and one by one, in CPU time:
+  which of them a message matches (`find`), and whether it matches, asked for each reader in turn
+  (`ask`), as a gateway does when a broker hands it a copy for each. All must say the same.
 - `goal_ms` is what the requirements ask.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -21,16 +27,20 @@ from typing import Any
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import AccessDefinitions
 from penstock.model.document import Document, Key
+from penstock.model.kinds import Stream
 from penstock.policy.access.emergencies import NO_SITUATIONS
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
+from penstock.policy.events.content import ContentFilters
+from penstock.policy.events.types import EventTypes
+from penstock_lab.bench import interaction
 from penstock_lab.bench.tables import Table
 
 CASCADE_GOAL_MS = 100.0
 ACTIVATION_GOAL_MS = 1.0
 DEPENDENT = 10_000
 RULES = 1_000
-IN_TABLES = ("activation", "cascade")
+IN_TABLES = ("activation", "cascade", "content", "interaction")
 BASE = Key("appointment", "base")
 _GROUND = [
     Document("vocabulary", "v", {"subject": {"uid": "string"}, "object": {"patientId": "string"}}),
@@ -40,14 +50,19 @@ _GROUND = [
 
 
 def run(*, quick: bool = False) -> dict[str, Any]:
-    """Measure activation and cascades."""
+    """Measure activation, cascades and content filters."""
     rounds = 3 if quick else 15
+    number = DEPENDENT // 10 if quick else DEPENDENT
     return {
         "activation": _measure_activation(20 * rounds),
         "cascade": {
             name: _measure_cascade(make(), rounds)
             for name, make in (("wide", _wide), ("chain", _chain), ("sessions", _many))
         },
+        "content": {
+            name: _measure_contents(text, number, rounds) for name, text in FILTERS.items()
+        },
+        "interaction": interaction.measure(rounds=2 * rounds),
     }
 
 
@@ -73,7 +88,95 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         )
         for name, it in figures["cascade"].items()
     ]
-    return [Table("Roles", ("what", "instances", "ms", "CPU ms", "goal ms"), rows)]
+    filters = [
+        (
+            name,
+            f"{it['filters']:,}",
+            f"{it['matching']:,.0f}",
+            *(f"{it[name]:.3f}" for name in ("find_ms", "find_each_ms", "ask_ms", "ask_each_ms")),
+        )
+        for name, it in figures["content"].items()
+    ]
+    heads = ("filters", "readers", "matching", "find", "one by one", "ask", "one by one")
+    changed = [
+        (name, f"{it['us']:.2f}", f"{it['added_us']:.2f}", f"{it['goal_us']:g}")
+        for name, it in figures["interaction"].items()
+    ]
+    return [
+        Table("Roles", ("what", "instances", "ms", "CPU ms", "goal ms"), rows),
+        Table("Content filters, CPU ms for a message", heads, filters),
+        Table("Deliveries with three masks", ("what", "CPU µs", "added µs", "goal µs"), changed),
+    ]
+
+
+FILTERS = {
+    "equality": 'r.patient == "p{n}" && r.pulse > 100',
+    "threshold": "r.pulse > {bound}",
+    "range": "r.pulse >= {low} && r.pulse < {high}",
+    "contains": 'r.note.contains("n{n}")',
+}
+"""Kinds of content filters; `n` is the number of the reader."""
+WIDE = "home/+/vitals"
+_VITALS = {
+    "name": "vitals",
+    "from": ["home/+patient/vitals"],
+    "fields": [
+        {"name": "patient", "type": "string"},
+        {"name": "pulse", "type": "int"},
+        {"name": "note", "type": "string"},
+    ],
+}
+
+
+def _measure_contents(text: str, number: int, rounds: int) -> dict[str, Any]:
+    types = EventTypes()
+    types.put([Stream.model_validate(_VITALS)])
+    indexed, single = ContentFilters(types), ContentFilters(types, direct=number)
+    written = [
+        text.format(n=n, bound=n % 200, low=n % 1_000, high=n % 1_000 + 5) for n in range(number)
+    ]
+    held = [indexed.hold(f"user {n}", it, WIDE) for n, it in enumerate(written)]
+    alone = [single.hold(f"user {n}", it, WIDE) for n, it in enumerate(written)]
+    compiled = {it.compiled.serial: it.compiled for it in held if it.compiled is not None}
+    taken = {name: _Times() for name in ("find", "find_each", "ask", "ask_each")}
+    matching = []
+    for turn in range(rounds):
+        payload = json.dumps({"pulse": (turn * 37) % 200, "note": f"about n{turn}"}).encode()
+        topic = f"home/p{turn}/vitals"
+        record = types.read(Message(topic, payload))
+        found: dict[str, set[int]] = {}
+
+        def find(record: Any = record, found: Any = found) -> None:
+            some = indexed.candidates(record)
+            found["find"] = {it for it in some if compiled[it].function(record) is True}
+
+        def find_each(record: Any = record, found: Any = found) -> None:
+            found["find_each"] = {
+                serial for serial, it in compiled.items() if it.function(record) is True
+            }
+
+        def ask(topic: str = topic, payload: bytes = payload, found: Any = found) -> None:
+            message = Message(topic, payload)
+            answers = [indexed.admits(it, message) for it in held]
+            found["ask"] = {serial for serial, it in zip(compiled, answers, strict=True) if it}
+
+        def ask_each(topic: str = topic, payload: bytes = payload, found: Any = found) -> None:
+            message = Message(topic, payload)
+            answers = [single.admits(it, message) for it in alone]
+            found["ask_each"] = {serial for serial, it in zip(compiled, answers, strict=True) if it}
+
+        for name, work in (
+            ("find", find),
+            ("find_each", find_each),
+            ("ask", ask),
+            ("ask_each", ask_each),
+        ):
+            taken[name].take(work)
+        if len(set(map(frozenset, found.values()))) != 1:
+            raise AssertionError("the index says something else than each filter")
+        matching.append(len(found["find"]))
+    cpu = {f"{name}_ms": it.figures()["cpu_ms"] for name, it in taken.items()}
+    return {"filters": number, "matching": statistics.mean(matching), **cpu}
 
 
 def _appointment(name: str, credential: str, holder: str) -> Document:

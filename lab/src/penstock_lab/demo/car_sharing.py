@@ -16,6 +16,7 @@ import importlib.resources
 from contextlib import AbstractContextManager
 
 from rich.table import Table
+from rich.text import Text
 
 from penstock.client import PurposeClient, RefusedError
 from penstock.definitions import read_text
@@ -171,7 +172,7 @@ def _table(place: Place, got: dict[str, set[str]]) -> Table:
                 "",
                 service.name,
                 topic.removeprefix(f"{AREA}/"),
-                "[green]received[/]" if arrived else "[red]denied[/]",
+                Text("received", "green") if arrived else Text("denied", "red"),
                 _why(topic, decision).replace(f"{AREA}/", ""),
             )
     return drawn

@@ -160,8 +160,9 @@ def _render(target: Console, found: dict[str, Any]) -> None:
         target.print(Text.assemble((f"{name}: ", "bold"), _visible(str(value))))
     made = table("subscribed to", "for", "")
     for it in found["filters"]:
-        paused = "paused: the rules do not allow it now" if it["paused"] else ""
-        made.add_row(_visible(it["filter"]), _visible(it["purpose"] or "-"), paused)
+        notes = ["paused: the rules do not allow it now"] if it["paused"] else []
+        notes += ["certain events only"] if it["filtered"] else []
+        made.add_row(_visible(it["filter"]), _visible(it["purpose"] or "-"), "; ".join(notes))
     target.print(made if found["filters"] else "subscribed to nothing")
     denied = table("denied", "why", "by")
     for it in found["denied"]:

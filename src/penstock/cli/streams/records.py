@@ -70,7 +70,7 @@ def feed_csv(folder: Path, name: str, as_json: bool) -> None:
     connector = Connector(streams[name], _writers(config, streams[name]))
     done = []
     with Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration, open_definitions
+from penstock.cli.streams.view_access import note_use
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def command(
     promise = Promise.find(blueprint, last)
     if promise is not None and not (quasi or sensitive or plot):
         data = {"view": name, "stream": blueprint.stream.name, **promise.to_json()}
+        note_use("view.measured", view=name)
         show(as_json, data, lambda target: _render_promise(target, name, promise))
         return
     log = EventLog(config.pipeline.event_log)
@@ -124,9 +126,101 @@ def command(
         if plot is not None:
             target.print(f"plotted in {plot}")
 
+    note_use("view.measured", view=name)
     show(as_json, data, render)
     if any(it.kept is False for it in risk.promises):
         ctx.exit(1)
+
+
+@click.command("compare")
+@click.argument("names", nargs=-1, metavar="VIEW...")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    default=THRESHOLD,
+    show_default=True,
+    help="Count the records whose risk is above this.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Plot risk over loss, as FILE.png or FILE.svg.",
+)
+@json_option
+def compare(names: tuple[str, ...], threshold: float, plot: Path | None, *, as_json: bool) -> None:
+    """Compare views by risk and loss, in one table and plot; all views where none is named.
+
+    The risk is the prosecutor's: 1 / size of the group. Views that have published nothing yet, or
+    figures with differential privacy, have no such figures, and the table says so.
+    """
+    from penstock.eventlog import EventLog
+    from penstock.model.kinds import View
+    from penstock.pipeline.risk.figures import Promise
+    from penstock.pipeline.risk.measurement import measure_view, read_newest
+    from penstock.pipeline.risk.plots import check_target, draw_comparison
+    from penstock.pipeline.service.control import Control
+
+    if plot is not None:
+        check_target(plot)
+    config = configuration()
+    with open_definitions() as store:
+        known = store.current()[1].of(View)
+    for name in names:
+        if name not in known:
+            fix = f"views are {', '.join(known) or 'none yet'}"
+            raise UsageError(f"there is no view {quote(name)}", fix=fix)
+    log, control = EventLog(config.pipeline.event_log), Control(config.pipeline.folder)
+    risks: dict[str, Risk] = {}
+    others: dict[str, str] = {}
+    for name in names or known:
+        folder = control.view(name)
+        if folder.last() is None:
+            others[name] = "has published nothing yet"
+        elif (promise := Promise.find(*read_newest(folder))) is not None:
+            others[name] = f"differential privacy, epsilon {promise.epsilon:g} a window"
+        else:
+            risks[name] = measure_view(folder, threshold=threshold, log=log)[1]
+    if plot is not None:
+        draw_comparison(risks, plot)
+    for name in risks:
+        note_use("view.measured", view=name)
+    data = {
+        "views": [{"view": name, **risk.to_json()} for name, risk in risks.items()],
+        "others": others,
+    }
+
+    def render(target: Console) -> None:
+        target.print(_comparison(risks))
+        for name, told in others.items():
+            target.print(Text.assemble((name, "bold"), f"  {told}"))
+        if plot is not None:
+            target.print(f"plotted in {plot}")
+
+    show(as_json, data, render)
+
+
+def _comparison(risks: dict[str, Risk]) -> Table:
+    made = table(
+        "view", "records", "k", "promises", "highest", "mean", "above", "loss", "lost rows"
+    )
+    for name, risk in risks.items():
+        attack = risk.prosecutor
+        broken = [it.figure for it in risk.promises if it.kept is False]
+        kept = "kept" if all(it.kept for it in risk.promises) else "not known"
+        verdict = f"{', '.join(dict.fromkeys(broken))} NOT KEPT" if broken else kept
+        made.add_row(
+            name,
+            f"{risk.records:,}",
+            _judge(f"{risk.k:,}", bad=risk.k < 2),  # noqa: PLR2004 - alone
+            _judge(verdict, bad=bool(broken)) if risk.promises else "none",
+            f"{attack.most:.4f}",
+            f"{attack.mean:.4f}",
+            f"{attack.above:.2%}",
+            "-" if risk.loss is None else f"{risk.loss:.4f}",
+            f"{risk.suppressed:.2%}",
+        )
+    return made
 
 
 def _render(target: Console, name: str, risk: Risk) -> None:

@@ -23,7 +23,9 @@ from penstock.cli.session import (
     open_definitions,
     refuse_missing_store,
 )
+from penstock.cli.streams.view_access import admit_reader, asking_reader, note_use
 from penstock.cli.streams.view_risk import command as risk
+from penstock.cli.streams.view_risk import compare
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
@@ -260,6 +262,7 @@ def feed_files(
         digest = "" if again else earlier.refuse(path)
         fed[file], dialect = feed(path, found, topic, options)
         earlier.note(path, digest or earlier.digest(path), fed[file])
+        note_use("stream.fed", stream=found.name, count=fed[file])
         if dialect is not None:
             dialects[file] = str(dialect)
 
@@ -274,9 +277,17 @@ def feed_files(
 @command.command("read")
 @click.argument("name", metavar="VIEW")
 @click.option("--rows", type=click.IntRange(1, MOST_ROWS), default=20, show_default=True)
+@asking_reader
 @json_option
-def read(name: str, rows: int, as_json: bool) -> None:
-    """Show what VIEW has published, the newest files or records first."""
+def read(
+    name: str, rows: int, user: str | None, password_file: Path | None, *, as_json: bool
+) -> None:
+    """Show what VIEW has published, the newest files or records first.
+
+    A view that names roles is shown to users with one of them only: say who reads with --as. The
+    audit log has who read. This guards the command: the files themselves are guarded by the
+    operating system, which lets whoever runs Penstock read them.
+    """
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
     from penstock.pipeline.service.control import Control
@@ -286,6 +297,7 @@ def read(name: str, rows: int, as_json: bool) -> None:
     with open_definitions() as store:
         definitions = store.current()[1]
     (found,) = _choose(definitions, (name,))
+    admit_reader(found, user, password_file)
     topic = EventLog(config.pipeline.event_log).topic(definitions.of(View)[found].topic)
     # A view has either, or both if its format was changed.
     folder = Control(config.pipeline.folder).view(found)
@@ -334,6 +346,7 @@ def dead(name: str, as_json: bool) -> None:
 
 
 command.add_command(risk)
+command.add_command(compare)
 
 
 def _choose(definitions: DefinitionSet, names: Iterable[str]) -> list[str]:

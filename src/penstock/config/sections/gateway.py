@@ -63,6 +63,11 @@ class LimitSettings(Settings):
     subscriptions: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
         1000, "The most subscriptions of one client."
     )
+    content_filters: Annotated[int, Field(ge=0, le=1_000_000)] = setting(
+        100,
+        "The most subscriptions of one client that have a content filter. The clients of a user, "
+        "or of an address without users, have 1000 different filters at most.",
+    )
     sessions_per_user: Annotated[int, Field(ge=0, le=1_000_000)] = setting(
         100,
         "The most sessions of one user that outlive their connections, at all gateways of the "

@@ -18,6 +18,7 @@ Rules that hold here:
   known or lost. Definitions that cannot be compiled deny everything.
 - What transformations change is made when it is delivered, however the message came here: it
   may have been retained, queued, sent again, or a will. Where it cannot be made, nothing leaves.
+- Content filters are asked about what leaves: else they would tell what a mask hides.
 - A message through several subscriptions is changed as the first that lets it pass says; the
   identifiers of those that say otherwise are left out.
 - `DecisionCache` keeps what is lasting, by topic and property list. What may pass is kept as the
@@ -30,8 +31,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.gateway.authorization.denials import Denials
@@ -61,7 +61,9 @@ from penstock.policy.request import AccessRequest
 _SAMPLE: Final = 64
 _RECENT: Final = 8
 _LONGEST: Final = 65_536
-_BY_POLICY: Final = frozenset({Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES, Part.INTERACTION})
+_NAMED: Final = frozenset(
+    {Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES, Part.INTERACTION, Part.CONTENT}
+)
 _UNENFORCEABLE: Final = "definitions"
 _DORMANT: Final = "dormant subscription"
 
@@ -84,7 +86,9 @@ NOT_ASKED: Final = Refusal("right", "administer")
 """An answer to a question that a client may not ask, or did not subscribe to."""
 OWN: Final = Refusal("own", "no local")
 """A client's own message, where it subscribed with No Local (MQTT5 3.8.3.1)."""
-UNASKED: Final = frozenset({NOT_ASKED, OWN})
+OTHER_EVENT: Final = Refusal("content", "content filter")
+"""A message that matches none of the content filters."""
+UNASKED: Final = frozenset({NOT_ASKED, OWN, OTHER_EVENT})
 """What is refused to nobody: the client did not ask for it."""
 _Seen = tuple[Message | None, Mapping[str, Any], Situations]
 _UNSEEN: Final[_Seen] = (None, {}, NO_SITUATIONS)
@@ -95,11 +99,8 @@ class Change(NamedTuple):
     """What transformations do to a message that may be sent."""
 
     reshaping: Reshaping
-    filters: tuple[str, ...]
-    """The filters that the client subscribed to it by."""
-    purpose: str | None
-    numbers: bytes
-    """The client's own identifiers of these subscriptions, encoded."""
+    through: tuple[Subscription, ...]
+    """The subscriptions that let it pass, what they ask of its content aside."""
 
 
 class DeliveryDecision(NamedTuple):
@@ -162,17 +163,12 @@ class DeliveryCheck:
             return DeliveryDecision(None, OWN, lasting=True)
         authorizer = rules.authorizer
         user, client = session.user, session.client_id
-        interaction = authorizer.interaction
-        decides = authorizer.access.decides["read"] or (
-            interaction.in_use and interaction.concerns("read", topic)
-        )
-        seen = self._see(packet, stamp) if decides else self._see_subject(packet, stamp)
+        seen = self._see(packet, stamp, named)
         message, environment, situations = seen
         passed = waits = False
         reshaping: Reshaping | None = None
         through: list[Subscription] = []
         lasting = rules.remembers
-        own: list[int] = []
         refused: Decision | None = None
         for subscription in named:
             request = AccessRequest(
@@ -196,49 +192,73 @@ class DeliveryCheck:
                 elif decision.reshaping is not reshaping:
                     continue  # through this one it would be another message
                 through.append(subscription)
-                if subscription.identifier:
-                    own.append(subscription.identifier)
                 if decision.applied is not None:
                     self._denials.emergency(session, decision)
-            elif decision.part in _BY_POLICY:
-                refused = decision
+            elif decision.part in _NAMED:
+                refused = _weigh(refused, decision)
                 waits = waits or self._awaits_leader(decision)
         if waits:
             return _AWAITING_LEADER
         if not passed:
             refusal = self._name_refusal(session, packet, seen, refused)
             return DeliveryDecision(None, refusal, lasting)
-        numbers = encode_subscription_identifiers(own) if own else b""
         if reshaping is None:
-            return DeliveryDecision(properties.kept + numbers, _NOTHING, lasting)
-        filters = tuple(it.filter for it in through)
-        change = Change(reshaping, filters, through[0].ap, numbers)
+            return DeliveryDecision(properties.kept + _number(through), _NOTHING, lasting)
+        change = Change(reshaping, tuple(through))
         return DeliveryDecision(None, _NOTHING, lasting, change=change)
 
     def carry_out(self, session: Session, packet: Publish, change: Change) -> DeliveryDecision:
         """Change a message as transformations say; where that cannot be done, deny it."""
         reshaping = change.reshaping
-        seen = self._see(packet, self._stamps.read(packet.properties.reserved))
-        message = seen[0]
-        made = message.reshaped.get(reshaping) if message is not None else "unseen message"
-        if made is None and message is not None:
-            made = self._reshape(session, message, change, seen[1])
+        through = change.through
+        stamp = self._stamps.read(packet.properties.reserved)
+        message = self._make_message(packet, stamp)
+        made = message.reshaped.get(reshaping)
+        if made is None:
+            e = {} if reshaping.fixed else self._see(packet, stamp, through)[1]
+            made = self._reshape(session, message, change, e)
             if reshaping.fixed:
                 message.reshaped[reshaping] = made
-        topic = made.topic if isinstance(made, Reshaped) else None
         rule = f"transformation {reshaping.name}"
-        if (
-            not isinstance(made, Reshaped)
-            or made.payload is None
-            or (topic is not None and not self._may_become(topic, change.filters))
-        ):
+        if not isinstance(made, Reshaped) or made.payload is None:
             return DeliveryDecision(None, Refusal("interaction", rule))
-        sent = replace(packet, payload=made.payload)
+        topic = made.topic
+        if any(it.content is not None for it in through):
+            leaving = self._see_leaving(packet, message, made, reshaping)
+            matches = self._rules.authorizer.matches
+            through = tuple(
+                it for it in through if it.content is None or matches(it.content, leaving)
+            )
+            if not through:
+                return DeliveryDecision(None, OTHER_EVENT)
+        if topic is not None and not self._may_become(topic, through):
+            return DeliveryDecision(None, Refusal("interaction", rule))
+        sent = Publish(
+            packet.first,
+            packet.topic_field,
+            packet.topic,
+            packet.packet_id,
+            packet.properties,
+            made.payload,
+        )
         if topic is not None:
             sent.rename(topic)
         self._denials.transformed(session, rule)
         kept = packet.properties.kept if made.keeps_properties else trim(packet.properties)
-        return DeliveryDecision(kept + change.numbers, sent=sent)
+        return DeliveryDecision(kept + _number(through), sent=sent)
+
+    def _see_leaving(
+        self, packet: Publish, message: Message, made: Reshaped, reshaping: Reshaping
+    ) -> Message:
+        """Return what content filters are asked about: what leaves, and nothing else."""
+        key = (OTHER_EVENT, reshaping)
+        leaving: Message | None = message.reshaped.get(key)
+        if leaving is None:
+            rest = packet_fields(packet) if made.keeps_properties else None
+            leaving = Message(made.topic or packet.topic, made.payload or b"", rest=rest)
+            if reshaping.fixed:
+                message.reshaped[key] = leaving
+        return leaving
 
     def _reshape(
         self, session: Session, message: Message, change: Change, e: Mapping[str, Any]
@@ -247,17 +267,19 @@ class DeliveryCheck:
 
         def see() -> Seen:
             s = access.principal(session.user, session.client_id).attributes
-            return s, access.about(message), {**e, "purpose": change.purpose}, message.t
+            return s, access.about(message), {**e, "purpose": change.through[0].ap}, message.t
 
         try:
             return change.reshaping.apply(message, see)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong, nothing leaves
             return f"error {type(error).__name__}"
 
-    def _may_become(self, topic: str, filters: tuple[str, ...]) -> bool:
+    def _may_become(self, topic: str, through: Iterable[Subscription]) -> bool:
         """Tell whether a client may get a message on a topic that it was not published on."""
         # MQTT5 3.3.2.1: only on one that it has subscribed to.
-        return not self._rules.answers.is_among(topic) and any(matches(it, topic) for it in filters)
+        return not self._rules.answers.is_among(topic) and any(
+            matches(it.filter, topic) for it in through
+        )
 
     def refuse_subscription(self, session: Session, filter_: str) -> str | None:
         """Name the restriction that does not permit a subscription now, None where none does."""
@@ -297,8 +319,21 @@ class DeliveryCheck:
         DECISION.observe(time.perf_counter() - started)
         return decision
 
-    def _see(self, packet: Publish, stamp: Stamp) -> _Seen:
-        """Return the message as conditions see it, the environment and the situations of now."""
+    def _see(self, packet: Publish, stamp: Stamp, named: Sequence[Subscription]) -> _Seen:
+        """Return what is looked at: the message, the environment and the situations of now.
+
+        Where neither policies nor preferences decide, it is the message alone, and only where it
+        matters whom it is about, or what is in it.
+        """
+        authorizer = self._rules.authorizer
+        decides = authorizer.access.decides["read"] or (
+            authorizer.interaction.in_use and authorizer.interaction.concerns("read", packet.topic)
+        )
+        if not decides:
+            looked_into = any(it.content is not None for it in named)
+            if not looked_into and not self._rules.consent.concern(packet.topic):
+                return _UNSEEN
+            return self._make_message(packet, stamp), {}, NO_SITUATIONS
         now = self._clock.now()
         self._detection.catch_up(now)
         if now != self._seen_at:
@@ -307,12 +342,6 @@ class DeliveryCheck:
         if stamp.stamped or not self._rules.authorizer.access.has_preferences:
             message = self._make_message(packet, stamp)
         return message, self._environment, self._detection.board
-
-    def _see_subject(self, packet: Publish, stamp: Stamp) -> _Seen:
-        """Return the message where it matters whom it is about, and nothing else."""
-        if not self._rules.consent.concern(packet.topic):
-            return _UNSEEN
-        return self._make_message(packet, stamp), {}, NO_SITUATIONS
 
     def _make_message(self, packet: Publish, stamp: Stamp) -> Message:
         """Return the message as conditions see it: a recent one, where this is a copy of it."""
@@ -348,6 +377,8 @@ class DeliveryCheck:
 
         Known are subscriptions that sleep, too.
         """
+        if refused is not None and refused.part is Part.CONTENT:
+            return OTHER_EVENT
         if refused is not None:
             why = "interaction" if refused.part is Part.INTERACTION else "policy"
             return Refusal(why, refused.rule)
@@ -377,6 +408,17 @@ class DeliveryCheck:
         return self._detection.follower.awaiting_leader and bool(
             decision.depends & Depends.SITUATION
         )
+
+
+def _number(through: Iterable[Subscription]) -> bytes:
+    """Encode the client's own identifiers of the subscriptions that let a message pass."""
+    own = [it.identifier for it in through if it.identifier]
+    return encode_subscription_identifiers(own) if own else b""
+
+
+def _weigh(before: Decision | None, decision: Decision) -> Decision:
+    """Return which of two denials is told: that of a policy before that of a content filter."""
+    return decision if before is None or before.part is Part.CONTENT else before
 
 
 def _find_named(

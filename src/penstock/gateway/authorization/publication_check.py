@@ -325,7 +325,7 @@ class PublicationCheck:
         message = Message(topic, payload, user=ACTIONS)
         about = self._rules.authorizer.access.about(message)
         e = make_environment(now, self._place)
-        # Actions go by this gateway's clock: whatever they tell needs no `ahead`.
+        # Actions use this gateway's clock: whatever they tell needs no `ahead`.
         packet = Packet(topic, message.t, _NOBODY, about, e, depth=depth)
         try:
             prepared = engine.prepare(packet, now)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from penstock.cep.program import Program
@@ -39,6 +40,7 @@ from penstock.model.topics import parse_subscribed
 from penstock.mqtt import encode_user_properties
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.consent.prohibitions import OptOutIndex, Prohibitions
+from penstock.policy.events.content import ContentError, ContentFilter, ContentFilters
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.rights import CommandRights, DeclaredPurposes
 from penstock.policy.purposes.settings import Notation, PurposeSettings
@@ -61,7 +63,10 @@ _CLAIM_KINDS: Final = kinds.kinds_of(kinds.Concern.CLAIMS)
 _MONITOR_KINDS: Final = frozenset(
     {kinds.Right.kind, kinds.AuthorisationRule.kind, kinds.Group.kind}
 )
-_DECIDING: Final = kinds.kinds_of(kinds.Concern.PURPOSES) - {PRESUBSCRIPTION} | _CLAIM_KINDS
+_TYPE: Final = kinds.Stream.kind
+_DECIDING: Final = (
+    kinds.kinds_of(kinds.Concern.PURPOSES) - {PRESUBSCRIPTION} | _CLAIM_KINDS | {_TYPE}
+)
 _AT_ONCE: Final = 1_000
 """Where more than these, and more than half of all reservations change, all are taken anew."""
 _CACHE_LIMIT: Final = 65_536
@@ -114,6 +119,8 @@ class Rules:
         """What people opted out of."""
         self.clock: Callable[[], int] = lambda: int(time.time() * 1000)
         """Tells the time by which roles are activated, in milliseconds since 1970."""
+        self.contents = ContentFilters()
+        """What events subscriptions are for."""
         self._compiled = CompiledDefinitions(open_mode=open_mode, trusts=trusts, read_key=read_key)
         self._compiled.access.roles.place = place
         self.authorizer = self._make_authorizer()
@@ -161,6 +168,7 @@ class Rules:
             if key not in self._overlay:
                 changes = changes.join(self._apply(key, documents.get(key)))
         self.consent.take_definitions(documents, keys)
+        self.contents.types.take(documents, keys)
         # What is over by now must not begin with what comes.
         if self.authorizer.access.roles.advance(self.clock()):
             self.authorizer.access.forget_principals()
@@ -299,6 +307,7 @@ class Rules:
             self.keeps_out,
             self.consent,
             compiled.interaction,
+            contents=self.contents,
         )
 
     def _invalidate(self) -> None:
@@ -376,7 +385,7 @@ class Rules:
         kinds_changed = {key.kind for key in changed}
         if PURPOSE in kinds_changed:
             return True
-        if kinds_changed & _MONITOR_KINDS:
+        if kinds_changed & _MONITOR_KINDS or (_TYPE in kinds_changed and len(self.contents)):
             return True
         asked = self.engine.settings.claims_need_right
         return asked and bool(kinds_changed & (_CLAIM_KINDS | {SETTINGS}))
@@ -460,6 +469,12 @@ class Rules:
             session.user, session.client_id, held.purpose, filter_
         ):
             return None
+        content = None
+        if held.content is not None:
+            try:
+                content = self.hold_content(session, held.content, filter_)
+            except ContentError:
+                return None
         return self.engine.subscribe(
             session.client_id,
             held.filter,
@@ -469,7 +484,34 @@ class Rules:
             identifier=held.identifier,
             presubscribed=False,
             owner=session.principal,
+            content=content,
         ).subscription
+
+    # --- content filters ---
+
+    def hold_content(
+        self, session: Session, text: str, filter_: str, *, asked: bool = False
+    ) -> ContentFilter:
+        """Return a content filter of a session; raise what is wrong with it.
+
+        Where it is `asked` for, errors tell of no type that the session could not read.
+        """
+        if asked:
+            access = self.authorizer.access
+            principal = access.principal(session.user, session.client_id)
+            self.contents.check(text, filter_, partial(access.may_read_some, principal))
+        owner = f"user {session.user}" if session.user is not None else session.address
+        return self.contents.hold(owner, text, filter_)
+
+    def renew_content(self, session: Session, subscription: Subscription) -> bool:
+        """Compile the content filter of a subscription by the types of now; False: it is wrong."""
+        content = subscription.content
+        if content is not None:
+            try:
+                subscription.content = self.hold_content(session, content.text, subscription.filter)
+            except ContentError:
+                return False
+        return True
 
 
 def concerned_filters(changed: Iterable[Key]) -> tuple[str, ...] | None:

@@ -33,7 +33,17 @@ from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, Protocol, cast
 
 from penstock.gateway.connection.context import Cause
-from penstock.mqtt import MqttError, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from penstock.mqtt import (
+    NO_PUBLISH_PROPERTIES,
+    MqttError,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    PublishProperties,
+    Pubrec,
+    Pubrel,
+)
 from penstock.store.sessions import TakenError
 from penstock.telemetry import get_logger
 
@@ -109,30 +119,41 @@ _RETAIN = 0x01
 class DuplicateFilter:
     """Remembers the last message of a connection."""
 
-    __slots__ = ("_last", "_named", "delivered")
+    __slots__ = ("_named", "_payload", "_properties", "_topic_field", "delivered")
 
     def __init__(self) -> None:
-        self._last: Publish | None = None
-        self._named: set[int] = set()
+        self._topic_field = b""
+        self._payload = b""
+        self._properties = NO_PUBLISH_PROPERTIES
+        self._named: set[int] | tuple[int, ...] = ()
         self.delivered = False
 
-    def is_duplicate(self, packet: Publish) -> bool:
+    def is_copy(self, packet: Publish) -> bool:
         """Take a message; say whether it is a copy of one that was delivered."""
-        last = self._last
-        numbers = packet.properties.subscription_identifiers
+        return self.is_duplicate(
+            packet.first, packet.topic_field, packet.properties, packet.payload
+        )
+
+    def is_duplicate(
+        self, first: int, topic_field: bytes, properties: PublishProperties, payload: bytes
+    ) -> bool:
+        """Take the parts of a message; say whether it is a copy of one that was delivered."""
+        last = self._properties
+        numbers = properties.subscription_identifiers
         if (
-            last is not None
-            and not packet.first & _RETAIN
-            and packet.topic_field == last.topic_field
-            and packet.payload == last.payload
-            and packet.properties.kept == last.properties.kept
-            and packet.properties.reserved == last.properties.reserved
-            and self._named.isdisjoint(numbers)
+            payload == self._payload
+            and topic_field == self._topic_field
+            and not first & _RETAIN
+            and properties.kept == last.kept
+            and properties.reserved == last.reserved
+            and (named := set(self._named)).isdisjoint(numbers)
         ):
-            self._named.update(numbers)
+            self._named = named.union(numbers)
             return self.delivered
-        self._last = packet
-        self._named = set(numbers)
+        self._topic_field = topic_field
+        self._payload = payload
+        self._properties = properties
+        self._named = numbers
         self.delivered = False
         return False
 

@@ -57,6 +57,7 @@ from penstock.mqtt import (
     Reader,
     ReasonCode,
     Sender,
+    encode_varint,
 )
 from penstock.mqtt.connection import TopicAliases
 
@@ -122,6 +123,7 @@ class ClientConnection(ClientReplies):
         "registry",
         "session",
         "stamp",
+        "stamped",
         "unacked",
         "upstream",
         "writes",
@@ -151,6 +153,8 @@ class ClientConnection(ClientReplies):
         self.generation = -1
         """The generation of the rules that `writes` and `stamp` are of."""
         self.stamp = b""
+        self.stamped = b""
+        """The stamp behind its length: all the properties of a message that came without any."""
         self.aliases = TopicAliases(0)
         self.writes: set[str] = set()
         """The topics that this client may write to, whatever the message."""
@@ -219,6 +223,7 @@ class ClientConnection(ClientReplies):
         self.generation = rules.generation
         self.writes.clear()
         self.stamp = rules.stamp(self.session)
+        self.stamped = encode_varint(len(self.stamp)) + self.stamp
         self.forget_decisions()
 
     def remember_write(self, topic: str) -> None:

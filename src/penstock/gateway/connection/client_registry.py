@@ -407,11 +407,21 @@ def _line(client: ClientConnection) -> dict[str, Any]:
 def _subscriptions(client: ClientConnection) -> dict[str, Any]:
     session = client.session
     held = [
-        {"filter": it.text, "purpose": it.ap, "paused": not it.active}
+        {
+            "filter": it.text,
+            "purpose": it.ap,
+            "paused": not it.active,
+            "filtered": it.content is not None,
+        }
         for it in session.by_number.values()
     ]
     asleep = [
-        {"filter": it.filter, "purpose": it.purpose, "paused": True}
+        {
+            "filter": it.filter,
+            "purpose": it.purpose,
+            "paused": True,
+            "filtered": it.content is not None,
+        }
         for it in session.dormant.values()
     ]
     return {"filters": [*held, *asleep]}

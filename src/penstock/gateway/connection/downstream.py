@@ -1,11 +1,13 @@
 """The client's side of a connection: what clients send, and the way of a publication.
 
-    client ──▶ data_received ──▶ forward ─┬─ known write ──▶ header and stamp ──▶ lane or broker
+    client ──▶ data_received ─┬─ plain ──▶ `_pass_plain`, as bytes ──▶ lane or broker
+                              └▶ forward ─┬─ known write ──▶ header and stamp ──▶ lane or broker
                                           ├─ new topic, command, purpose ──▶ `admission`
                                           ├─ acknowledgement ──▶ broker
                                           └─ anything else ──▶ `_handle` ──▶ handlers
 
 Rules that hold here:
+- What passes as bytes passes as the loop would pass it: in doubt a packet is not plain.
 - Packets of one client are dealt with in their order. What must wait (for the broker, the
   store, a password check) suspends this client alone (`Backlog`).
 - Reading the state of the rules and acting on it is one synchronous step.
@@ -59,9 +61,11 @@ from penstock.mqtt import (
     Sender,
     Subscribe,
     Unsubscribe,
+    encode_head,
     encode_puback,
     encode_pubcomp,
-    is_plain_puback,
+    find_plain,
+    find_puback,
 )
 
 _PINGRESP = PINGRESP.encode(V5)
@@ -114,9 +118,10 @@ class Downstream(ClientConnection, asyncio.Protocol):
         self.context.counters.bytes_in += len(data)
         reader = self.reader
         backlog = self.backlog
-        if len(data) == PUBACK_SIZE and self._pass_puback(data):
+        at = self._pass_plain(data)
+        if at == len(data):
             return
-        reader.feed(data)
+        reader.feed(data[at:] if at else data)
         if not self.open:
             self._hear_stranger()
             return
@@ -133,22 +138,6 @@ class Downstream(ClientConnection, asyncio.Protocol):
                 backlog.keep([error])
             else:
                 self.fail(error)
-
-    def _pass_puback(self, data: bytes) -> bool:
-        """Pass on an acknowledgement that comes alone, as most do; False: it takes the loop."""
-        upstream = self.upstream
-        if (
-            upstream is None
-            or upstream.window is not None
-            or self.backlog.busy
-            or not self.open
-            or self.ended
-            or self.reader.buffered
-            or not is_plain_puback(data)
-        ):
-            return False
-        upstream.write([data])
-        return True
 
     def pause_writing(self) -> None:
         """Take note that the client reads too slowly, and let the broker wait for it."""
@@ -169,6 +158,81 @@ class Downstream(ClientConnection, asyncio.Protocol):
         self.end(Cause.LOST)
 
     # --- the way of a publication ---
+
+    # One loop on purpose, like `forward`.
+    def _pass_plain(self, data: bytes) -> int:  # noqa: C901, PLR0912
+        """Pass plain packets on as bytes, as `forward` would; return where the first other begins.
+
+        Plain are messages of QoS 0 and 1 without properties to topics that are known and feed no
+        stream, and bare acknowledgements.
+        """
+        upstream, lane, context = self.upstream, self.lane, self.context
+        if not self.open or self.ended or self.backlog.busy or self.reader.buffered:
+            return 0
+        acks = upstream is not None and upstream.window is None
+        end = len(data)
+        if end == PUBACK_SIZE:
+            # Alone, as most come: it needs no rules.
+            if acks and find_puback(data, 0):
+                cast("Upstream", upstream).write([data])
+                return end
+            return 0
+        rules = context.rules
+        if (
+            self.generation != rules.generation
+            or boot_clock() > rules.fresh_until
+            or (lane is None and (self.lane_mark or upstream is None))
+        ):
+            return 0
+        stamped, fed = self.stamped, context.recorder.mappings.known
+        limit = self.reader.maximum_packet_size
+        room = limit if lane is None else lane.largest - _BESIDE - len(stamped)
+        unlisted = 1 if self.version == V5 else 0
+        laned: list[bytes] = []
+        out: list[bytes] = []
+        at = passed = 0
+        while at < end:
+            parts = find_plain(data, at, self.version)
+            if parts is None:
+                if not acks or not find_puback(data, at):
+                    break
+                out.append(data[at : at + PUBACK_SIZE])
+                at += PUBACK_SIZE
+                continue
+            start, middle, body, begin, stop = parts
+            topic = context.topics.get(data[start:middle])
+            if (
+                topic not in self.writes
+                or begin - body != unlisted
+                or stop - begin > room
+                or stop - at > limit
+                or data[at] & 1
+                or (fed is not None and fed.get(topic, True))
+            ):
+                break
+            if middle < body:
+                packet_id = data[middle] << 8 | data[middle + 1]
+                if (
+                    lane is not None
+                    or len(self.unacked) >= self.quota
+                    or packet_id in cast("Upstream", upstream).requests
+                ):
+                    break
+                self.unacked.add(packet_id)
+            head = encode_head(data[at], body - start + len(stamped) + stop - begin)
+            packet = b"".join((head, data[start:body], stamped, data[begin:stop]))
+            if lane is None:
+                out.append(packet)
+            else:
+                laned.append(packet)
+            passed += 1
+            at = stop
+        context.counters.messages_in += passed
+        if laned:
+            cast("Lane", lane).write(self, laned)
+        if out:
+            cast("Upstream", upstream).write(out)
+        return at
 
     # One loop on purpose: on the way of every message a call would cost more than it tidies.
     def forward(self, packets: Iterator[Packet]) -> None:  # noqa: C901, PLR0911, PLR0912, PLR0915

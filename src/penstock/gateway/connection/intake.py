@@ -33,8 +33,8 @@ from penstock.mqtt.connect import PINGREQ
 OPENING: Final = "opening"
 STALE: Final = "stale"
 """The definitions are."""
-AWAITING_LEADER: Final = "doubt"
-"""The situations are in doubt."""
+AWAITING_LEADER: Final = "awaiting leader"
+"""Situations are not known until the leader has told them."""
 
 
 class Intake:

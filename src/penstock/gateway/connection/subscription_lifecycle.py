@@ -11,8 +11,8 @@ Rules that hold here:
   is told afterwards, and the store before the broker.
 - What is asleep is known by its filter and number only. It wakes when the rules of then
   would accept it as it was made.
-- A shared subscription goes to the broker under a group name with its purpose and its user in
-  it: a group whose members have one purpose and are one user, wherever they are connected.
+- A shared subscription goes to the broker under a group name with its purpose, its user and its
+  content filter in it: a group whose members have one of each, wherever they are connected.
   The broker gives each message to any one member (MQTT5 4.8.2); one who may not have it would
   take it from those who may.
 - Each gateway carries out each command once for each of its sessions, in the order of their
@@ -42,6 +42,7 @@ from penstock.model.topics import overlaps, parse_subscribed
 from penstock.mqtt import Properties, RequestedSubscription, Subscribe, Unsubscribe
 from penstock.mqtt.codes import FAILURE
 from penstock.policy.access.principals import ANONYMOUS
+from penstock.policy.authorizer import UNMATCHED
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.purpose_state import Did, StateCommand
 from penstock.store.session_tables import PAUSED
@@ -146,7 +147,7 @@ class SubscriptionLifecycle:
         # Stored first: who takes the session up must know what the broker is still to be told.
         await self.keep(session, put, [], touched - session.numbers.keys())
         for it in cleared:
-            there = broker_filter(it.filter, it.purpose, session.principal)
+            there = stored_filter(it, session.principal)
             # It may have been made again meanwhile, by the client or by another command.
             if not client.ended and broker_filter_of(session, it.filter) != there:
                 await client.broker().requests.unsubscribe(Unsubscribe(1, (there,)))
@@ -163,11 +164,12 @@ class SubscriptionLifecycle:
             refusal = authorizer.refuse_subscription(
                 session.user, session.client_id, subscription.ap, subscription.filter
             )
-            if refusal is None:
+            if refusal is None and self._rules.renew_content(session, subscription):
                 continue
+            rule = refusal.rule if refusal is not None else UNMATCHED
             asleep = session.put_to_sleep(subscription)
             self._rules.engine.unsubscribe(session.client_id, asleep.filter)
-            self._denials.subscription(session, refusal.rule)
+            self._denials.subscription(session, rule)
             client.forget_decisions()
             self._background.start(self._rest(client, asleep))
 
@@ -187,7 +189,7 @@ class SubscriptionLifecycle:
         dormant = client.session.dormant
         if not client.ended and dormant.get(asleep.filter) is asleep:
             dormant[asleep.filter] = paused
-            filters = (broker_filter(asleep.filter, asleep.purpose, client.session.principal),)
+            filters = (stored_filter(asleep, client.session.principal),)
             await client.broker().requests.unsubscribe(Unsubscribe(1, filters))
 
     def wake(self, client: ClientConnection, concerned: Iterable[str] | None) -> None:
@@ -220,7 +222,7 @@ class SubscriptionLifecycle:
         await self.keep(client.session, [replace(held, options=held.options | PAUSED)], [])
         if not subscription.active and _held(client, subscription) is not None:
             principal = client.session.principal
-            filters = (broker_filter(subscription.text, subscription.ap, principal),)
+            filters = (made_filter(subscription, principal),)
             await client.broker().requests.unsubscribe(Unsubscribe(1, filters))
 
     async def _resume(self, client: ClientConnection, subscription: Subscription) -> None:
@@ -265,7 +267,7 @@ async def ask_broker(
         client.leave_lane()
         await client.settle_lane()
     wanted = RequestedSubscription(
-        broker_filter(subscription.text, subscription.ap, principal),
+        made_filter(subscription, principal),
         options & 3,
         bool(options & NO_LOCAL),
         bool(options & 8),
@@ -276,7 +278,9 @@ async def ask_broker(
     return answer.reasons[0]
 
 
-def broker_filter(text: str, ap: str | None, principal: str = ANONYMOUS) -> str:
+def broker_filter(
+    text: str, ap: str | None, principal: str = ANONYMOUS, content: str | None = None
+) -> str:
     """Return the filter under which a subscription stands at the broker.
 
     Every group has a mark behind its name, so that nobody can name another's.
@@ -287,17 +291,30 @@ def broker_filter(text: str, ap: str | None, principal: str = ANONYMOUS) -> str:
     meant = f"purpose {ap}" if ap is not None else ""
     if principal != ANONYMOUS:
         meant += f"\0user {principal}"
+    if content is not None:
+        meant += f"\0content {content}"
     mark = hashlib.sha256(meant.encode()).hexdigest()[:12]
     return f"$share/{subscribed.group}.{mark}/{subscribed.filter}"
+
+
+def made_filter(subscription: Subscription, principal: str) -> str:
+    """Return the filter under which a subscription stands at the broker."""
+    content = subscription.content.text if subscription.content is not None else None
+    return broker_filter(subscription.text, subscription.ap, principal, content)
+
+
+def stored_filter(held: StoredSubscription, principal: str) -> str:
+    """Return the filter under which a subscription that the store knows stands at the broker."""
+    return broker_filter(held.filter, held.purpose, principal, held.content)
 
 
 def broker_filter_of(session: Session, text: str) -> str | None:
     """Return the filter that the broker has for a session's subscription, if there is one."""
     asleep = session.dormant.get(text)
     if asleep is not None:
-        return broker_filter(text, asleep.purpose, session.principal)
+        return stored_filter(asleep, session.principal)
     held = session.find(text)
-    return broker_filter(text, held.ap, session.principal) if held is not None else None
+    return made_filter(held, session.principal) if held is not None else None
 
 
 class SubscriptionState:
@@ -375,7 +392,12 @@ class SubscriptionState:
             self._lifecycle.end(client, now)
             if then is not None:
                 # Its number stays: what is queued under it is judged by what it is for now.
-                again = replace(now, purpose=then.purpose, options=now.options & ~PAUSED)
+                again = replace(
+                    now,
+                    purpose=then.purpose,
+                    content=then.content,
+                    options=now.options & ~PAUSED,
+                )
                 same = _there(client, again) == _there(client, now)
                 begins.append(again if at_broker and same else _paused(again))
         begins += [_paused(it) for text, it in session.persisted.items() if text not in held]
@@ -383,7 +405,7 @@ class SubscriptionState:
 
 
 def _there(client: ClientConnection, held: StoredSubscription) -> str:
-    return broker_filter(held.filter, held.purpose, client.session.principal)
+    return stored_filter(held, client.session.principal)
 
 
 def _paused(held: StoredSubscription) -> StoredSubscription:

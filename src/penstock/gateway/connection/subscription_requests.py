@@ -33,6 +33,7 @@ from penstock.gateway.connection.subscription_lifecycle import (
     ask_broker,
     broker_filter,
     broker_filter_of,
+    made_filter,
 )
 from penstock.mqtt import (
     NO_PROPERTIES,
@@ -47,7 +48,8 @@ from penstock.mqtt import (
     Unsubscribe,
 )
 from penstock.mqtt.codes import FAILURE
-from penstock.policy.purposes.commands import PurposedFilter, parse_subscribe
+from penstock.policy.events.content import ContentError, ContentLimitError
+from penstock.policy.purposes.commands import CONTENT_PROPERTY, PurposedFilter, parse_subscribe
 from penstock.policy.purposes.settings import Notation
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import StoredSubscription
@@ -164,6 +166,7 @@ class _Request:
         self.text = ""
         self._identifier = (packet.properties.subscription_identifiers or (0,))[0]
         self._purposes = [it for name, it in packet.properties.user if name == AP_PROPERTY]
+        self._contents = [it for name, it in packet.properties.user if name == CONTENT_PROPERTY]
         self._granted: dict[str, _Grant] = {}
         self._ended: list[tuple[str, str]] = []
 
@@ -183,21 +186,24 @@ class _Request:
             stale = "the definitions are stale"
             self._refuse(place, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "stale", stale)
             return
-        limits = context.limits
-        if len(text.encode()) > limits.topic_bytes or text.count("/") >= limits.topic_levels:
-            self._refuse(place, ReasonCode.TOPIC_FILTER_INVALID, "topic", "the filter is too long")
-            return
-        if text not in session.numbers and len(session.numbers) >= limits.subscriptions:
-            self._refuse(place, ReasonCode.QUOTA_EXCEEDED, "rate", "too many subscriptions")
+        excess = self._find_excess(text, asked.content)
+        if excess is not None:
+            self._refuse(place, *excess)
             return
         old = broker_filter_of(session, text)
-        made, rule, reason = self._admit(asked, wanted)
+        try:
+            made, rule, reason = self._admit(asked, wanted)
+        except ContentError as error:
+            context.denials.refused(session, "malformed")
+            malformed = ReasonCode.TOPIC_FILTER_INVALID
+            if isinstance(error, ContentLimitError):
+                malformed = ReasonCode.QUOTA_EXCEEDED
+            self._refuse(place, malformed, "malformed", str(error))
+            return
         session.dormant.pop(text, None)
         self.client.forget_decisions()
         earlier = self._granted.pop(text, None)
-        if old is not None and (
-            made is None or old != broker_filter(made.text, made.ap, session.principal)
-        ):
+        if old is not None and (made is None or old != made_filter(made, session.principal)):
             self._ended.append((text, old))
         if made is None:
             if earlier is not None:
@@ -210,10 +216,33 @@ class _Request:
         places = [*(earlier.places if earlier else ()), place]
         self._granted[text] = _Grant(places, wanted, made, session.hold(made))
 
+    def _find_excess(self, text: str, content: str | None) -> tuple[ReasonCode, str, str] | None:
+        """Return how a filter exceeds the limits of the client, if it does."""
+        limits, session = self._context.limits, self.client.session
+        if len(text.encode()) > limits.topic_bytes or text.count("/") >= limits.topic_levels:
+            return ReasonCode.TOPIC_FILTER_INVALID, "topic", "the filter is too long"
+        if text not in session.numbers and len(session.numbers) >= limits.subscriptions:
+            return ReasonCode.QUOTA_EXCEEDED, "rate", "too many subscriptions"
+        if content is not None and self._count_contents(text) >= limits.content_filters:
+            return ReasonCode.QUOTA_EXCEEDED, "rate", "too many content filters"
+        return None
+
+    def _count_contents(self, but: str) -> int:
+        """Count the other subscriptions of the client that have a content filter."""
+        session = self.client.session
+        awake = ((it.text, it.content) for it in session.by_number.values())
+        asleep = ((it.filter, it.content) for it in session.dormant.values())
+        return sum(
+            content is not None and text != but for it in (awake, asleep) for text, content in it
+        )
+
     def _admit(
         self, asked: PurposedFilter, wanted: RequestedSubscription
     ) -> tuple[Subscription | None, str, str]:
-        """Ask the rules: the subscription, or None, the rule that refuses it, and why."""
+        """Ask the rules: the subscription, or None, the rule that refuses it, and why.
+
+        A content filter that is wrong is raised, and changes nothing.
+        """
         context = self._context
         session = self.client.session
         client_id = session.client_id
@@ -234,6 +263,11 @@ class _Request:
         if restriction is not None:
             engine.unsubscribe(client_id, asked.subscribed.text)
             return None, restriction, "not allowed to subscribe here"
+        content = None
+        if asked.content is not None:
+            content = context.rules.hold_content(
+                session, asked.content, asked.subscribed.filter, asked=True
+            )
         admission = engine.subscribe(
             client_id,
             asked.subscribed.text,
@@ -242,6 +276,7 @@ class _Request:
             options=wanted.options(V5),
             identifier=self._identifier,
             owner=session.principal,
+            content=content,
         )
         return admission.subscription, admission.decision.rule, admission.decision.reason
 
@@ -296,13 +331,23 @@ class _Request:
     async def _take_back(self, broker: BrokerConnection, grant: _Grant) -> None:
         """End at the broker what a command ended while the broker was asked for it."""
         session, made = self.client.session, grant.subscription
-        there = broker_filter(made.text, made.ap, session.principal)
+        there = made_filter(made, session.principal)
         if broker_filter_of(session, made.text) != there:
             await broker.requests.unsubscribe(Unsubscribe(1, (there,)))
 
     def _read(self, text: str) -> PurposedFilter:
         answers = self._context.rules.answers.published
         asked = parse_subscribe(text, self._notation, answers=answers)
+        if self._contents and asked.answers:
+            raise PenstockError(
+                "answers have no content filter", fix=f"leave {CONTENT_PROPERTY} out"
+            )
+        if self._contents:
+            if len(self._contents) > 1 or asked.content is not None:
+                raise PenstockError(
+                    "more than one content filter is given", fix="join them with &&"
+                )
+            asked = replace(asked, content=self._contents[0])
         if not self._purposes or asked.answers:
             return asked
         if len(self._purposes) > 1 or asked.ap is not None:

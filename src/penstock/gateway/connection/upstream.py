@@ -1,12 +1,14 @@
 """The broker's side of a connection: what the broker sends, and the way of a delivery.
 
-    broker ──▶ data_received ──▶ deliver ─┬─ decided before ──▶ header, properties ──▶ client
+    broker ──▶ data_received ─┬─ plain ──▶ `_pass_plain`, as bytes ──▶ client
+                              └▶ deliver ─┬─ decided before ──▶ header, properties ──▶ client
                                           ├─ new ──▶ `DeliveryCheck.decide` ──▶ cached
                                           ├─ denied ──▶ acknowledged to the broker, never sent
                                           ├─ acknowledgement ──▶ client
                                           └─ SUBACK, UNSUBACK ──▶ who asked
 
 Rules that hold here:
+- What passes as bytes passes as the loop would pass it: in doubt a packet is not plain.
 - A delivery is decided when it is written to the client, under the rules of that moment,
   by the subscriptions that the broker names with the gateway's own identifiers. One that
   names none, or one that the gateway does not know, is denied.
@@ -16,7 +18,7 @@ Rules that hold here:
   number for a copy.
 - While the definitions are stale, or the client is being opened, nothing is read (`Intake`):
   the broker keeps what it has, so that nothing is lost and nothing is shown.
-- A delivery that depends on situations that are in doubt waits, and all behind it (MQTT5 4.6),
+- A delivery that depends on situations that are not known waits, and all behind it (MQTT5 4.6),
   until they are known or lost.
 - A message of QoS 0 for which the client's queue has no room is dropped, unless the broker
   is to wait. Those of QoS 1 and 2 are not: where they fill several queues, nothing more is
@@ -56,10 +58,13 @@ from penstock.mqtt import (
     Sender,
     Suback,
     Unsuback,
+    encode_head,
     encode_puback,
     encode_pubcomp,
     encode_pubrec,
-    is_plain_puback,
+    encode_varint,
+    find_plain,
+    find_puback,
 )
 from penstock.mqtt.data_types import FIELD_LIMIT
 from penstock.telemetry import get_logger
@@ -135,20 +140,10 @@ class Upstream(BrokerConnection):
                 self.intake.keep(data)
             except MqttError as error:
                 self._fail(error)
-        elif len(data) != PUBACK_SIZE or not self._take_puback(data):
-            self._read(data)
-
-    def _take_puback(self, data: bytes) -> bool:
-        """Take an acknowledgement that comes alone, as most do; False: it takes the loop."""
-        client = self.client
-        if self.reader.buffered or not is_plain_puback(data) or client.deferred_acks.open:
-            return False
-        client.acknowledged(data[2] << 8 | data[3])
-        if not client.ended:
-            client.transport.write(data)
-            if client.blocked:
-                self._hold_back()
-        return True
+        else:
+            at = self._pass_plain(data)
+            if at < len(data):
+                self._read(data[at:] if at else data)
 
     def resume(self, reason: str) -> None:
         """Read again where no other reason is left."""
@@ -191,12 +186,8 @@ class Upstream(BrokerConnection):
 
     def _read(self, data: bytes) -> None:
         reader = self.reader
-        client = self.client
         reader.feed(data)
-        # What may be too much for the client goes one by one: each shows whether there is room
-        # for the next. At once is faster, but only the next batch would see that it was.
-        room = self._context.limits.queue - client.transport.get_write_buffer_size()
-        crowded = len(data) > room
+        crowded = self._is_crowded(data)
         try:
             batch = reader.packets()
             if crowded:
@@ -208,6 +199,89 @@ class Upstream(BrokerConnection):
                 reader.packets()
         except MqttError as error:
             self._fail(error)
+
+    def _is_crowded(self, data: bytes) -> bool:
+        """Say whether what came may be too much for the client.
+
+        Then it goes one by one: each packet shows whether there is room for the next. At once is
+        faster, but only the next batch would see that it was.
+        """
+        room = self._context.limits.queue - self.client.transport.get_write_buffer_size()
+        return len(data) > room
+
+    # One loop on purpose, like `Downstream.forward`.
+    def _pass_plain(self, data: bytes) -> int:  # noqa: C901, PLR0912, PLR0915
+        """Pass plain packets on as bytes, as `deliver` would; return where the first other begins.
+
+        Plain are deliveries of QoS 0 and 1 that were decided before, and bare acknowledgements.
+        """
+        client, context = self.client, self._context
+        end = len(data)
+        if self.reader.buffered or client.ended or client.deferred_acks.open:
+            return 0
+        if end == PUBACK_SIZE:
+            # Alone, as most come: it needs no rules.
+            acked = find_puback(data, 0)
+            if acked:
+                client.acknowledged(acked)
+                self._send([data], [], 0)
+                return end
+            return 0
+        if (
+            client.blocked
+            or self.window is not None
+            or client.generation != context.rules.generation
+        ):
+            return 0
+        old, duplicates = self.version == V3, None
+        if old and len(client.session.by_number) > 1:
+            duplicates = self._duplicates
+        out: list[bytes] = []
+        back: list[bytes] = []
+        passed = at = 0
+        while at < end:
+            parts = find_plain(data, at, V5)
+            stop = at + PUBACK_SIZE if parts is None else parts[4]
+            if not at and stop < end and self._is_crowded(data):
+                break
+            if parts is None:
+                acked = find_puback(data, at)
+                if not acked:
+                    break
+                client.acknowledged(acked)
+                out.append(data[at:stop])
+                at = stop
+                continue
+            start, middle, body, begin, _ = parts
+            topic_field, raw = data[start:middle], data[body + 1 : begin]
+            topic = context.topics.get(topic_field)
+            listed = None if topic is None else self.decisions.passing.get((topic, raw))
+            if listed is None:
+                break
+            payload = data[begin:stop]
+            if old:
+                head = encode_head(data[at], body - start + len(payload))
+                told = b"".join((head, data[start:body], payload))
+            else:
+                size = encode_varint(len(listed))
+                total = body - start + len(size) + len(listed) + len(payload)
+                head = encode_head(data[at], total)
+                told = b"".join((head, data[start:body], size, listed, payload))
+            if len(told) > self.packet_limit:
+                break
+            if duplicates is not None:
+                properties = context.broker_properties[raw]
+                if duplicates.is_duplicate(data[at], topic_field, properties, payload):
+                    if middle < body:
+                        back.append(encode_puback(data[middle] << 8 | data[middle + 1]))
+                    at = stop
+                    continue
+                duplicates.delivered = True
+            out.append(told)
+            passed += 1
+            at = stop
+        self._send(out, back, passed)
+        return at
 
     # One loop on purpose, like `Downstream.forward`.
     def deliver(self, batch: list[Packet]) -> None:  # noqa: C901, PLR0912, PLR0915
@@ -244,13 +318,13 @@ class Upstream(BrokerConnection):
                     listed = decision.properties
                     if listed is None:
                         if duplicates is not None:
-                            duplicates.is_duplicate(packet)
+                            duplicates.is_copy(packet)
                         self._refuse(packet, decision, back)
                         continue
                     if decision.sent is not None:
                         packet = decision.sent  # noqa: PLW2901
                 if duplicates is not None:
-                    if duplicates.is_duplicate(packet):
+                    if duplicates.is_copy(packet):
                         self._deny(packet, back)
                         continue
                     duplicates.delivered = True
@@ -277,9 +351,13 @@ class Upstream(BrokerConnection):
                     out.append(data)
             else:
                 self._pass_on(packet, out, back)
-        if client.ended:
-            return
-        context.counters.messages_out += passed
+        if not client.ended:
+            self._send(out, back, passed)
+
+    def _send(self, out: list[bytes], back: list[bytes], passed: int) -> None:
+        """Write to the client, and what the broker is told in its place."""
+        self._context.counters.messages_out += passed
+        client = self.client
         if out:
             client.transport.write(out[0] if len(out) == 1 else b"".join(out))
             if client.blocked:

@@ -6,6 +6,7 @@ apart; nothing is told by colour alone. A panel that would have one point is lef
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -74,6 +75,41 @@ def draw(name: str, risk: Risk, path: Path) -> None:
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         panel(axes, risk)
         _tidy(axes)
+    _save(figure, path)
+
+
+def draw_comparison(risks: Mapping[str, Risk], path: Path) -> None:
+    """Draw risk over loss, a point for each view."""
+    figure = Figure(figsize=(WIDE, HIGH), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for name, risk in risks.items():
+        counted = risk.loss is not None
+        broken = any(it.kept is False for it in risk.promises)
+        axes.plot(
+            [risk.loss or 0.0],
+            [risk.prosecutor.mean],
+            marker="X" if broken else "o",
+            markersize=9,
+            linestyle="none",
+            color=VERMILION if broken else BLUE,
+            fillstyle="full" if counted else "none",
+        )
+        told = f"{name}{'' if counted else ' (loss is not counted)'}"
+        told += ": promise not kept" if broken else f", k = {risk.k:,}"
+        axes.annotate(
+            told, (risk.loss or 0.0, risk.prosecutor.mean), (8, 6), textcoords="offset points"
+        )
+    axes.set_title("Views by risk and loss", fontweight="bold", color=INK)
+    axes.set_xlabel("information loss by generalization (0: nothing, 1: all)")
+    axes.set_ylabel("average prosecutor's risk per record")
+    _tidy(axes)
+    axes.set_xlim(-0.03, 1.03)
+    axes.set_ylim(0, 1.05)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
     try:
         # Texts of an SVG stay texts: they can be found, read aloud and copied.
         with mpl.rc_context({"svg.fonttype": "none"}):

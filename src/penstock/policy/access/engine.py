@@ -156,6 +156,12 @@ class AccessEngine:
             roles=self.roles,
         )
 
+    def may_read_some(self, principal: Principal, filter_: str) -> bool:
+        """Tell whether some policy may let a principal read some topic of a filter."""
+        if not self.settings.required:
+            return True
+        return self._rules["read"].concerns(principal.subjects, filter_)
+
     def publishes_for(self, user: str | None, client: str | None) -> str | None:
         """Return the user whose preferences hold for what a user and client publish."""
         return self._directory.publishes_for(user, client)

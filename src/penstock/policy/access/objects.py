@@ -90,6 +90,7 @@ class Message:
         "behalf",
         "client",
         "data_subject",
+        "look",
         "reshaped",
         "topic",
         "user",
@@ -121,6 +122,8 @@ class Message:
         self._t: dict[str, Any] | None = None
         self._about: Mapping[str, Any] | None = None
         self._layout: ObjectLayout | None = None  # that `_about` was found by
+        self.look: Any = None
+        """What content filters have made of it."""
 
     @property
     def content(self) -> Mapping[str, Any] | None:

@@ -251,6 +251,13 @@ class RuleIndex(Generic[R]):
         if not bucket:
             self._tree.remove(rule.filter)
 
+    def concerns(self, subjects: Collection[str], filter_: str) -> bool:
+        """Tell whether some rule for these subjects is about some topic of a filter."""
+        return any(
+            not bucket.keys().isdisjoint(subjects)
+            for bucket in self._tree.overlapping_values(filter_)
+        )
+
     def matching(self, topic: str) -> tuple[Bucket[R], ...]:
         """Return the rules of all filters that match a topic."""
         return tuple(self._tree.matching(topic))

@@ -4,23 +4,29 @@
                !PBAC/PRESUB/<client>/<filter>{ap} !PBAC/SET/<setting>  true|false
                !PBAC/CLEAR  RESET  PERSIST  RELOAD  TREE
                !PBAC/CRES/<topic>  !PBAC/ARES/<filter>
-    SUBSCRIBE  !AP/<filter>{ap}                   UNSUBSCRIBE the same
+    SUBSCRIBE  !AP/<filter>{ap}  !AP/<filter>{ap|content}  !AP/<filter>{|content}
+                                                  UNSUBSCRIBE the same
 
-MQTT 5 clients can use user properties instead: `purpose-ap`, `purpose-aip`, `purpose-pip`.
+MQTT 5 clients can use user properties instead: `purpose-ap`, `purpose-aip`, `purpose-pip`,
+`content-filter`.
 
 Rules that hold here:
 - Reading a command changes nothing; what is malformed raises a `CommandError` that quotes
   it. All that comes out is checked: filters, topics, purposes, settings.
+- A content filter is an expression, and is not looked into here. In a topic `%` begins the code
+  of a character that cannot stand there: `%2B` is `+`, `%23` `#`, `%7B` `{`, `%7D` `}`, `%25` `%`.
 - Ordinary topics cost one look at their beginning (`Notation.is_command`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
 
 from penstock.errors import PenstockError, quote
-from penstock.model.purposes import PurposeSet, check_purpose
+from penstock.model.purposes import PurposeSet
 from penstock.model.topics import (
     SubscribedFilter,
     check_filter,
@@ -30,7 +36,10 @@ from penstock.model.topics import (
 from penstock.policy.purposes.settings import Notation, check_setting
 
 DEFAULT_NOTATION = Notation()
-AP_PROPERTY = "purpose-ap"
+CONTENT_PROPERTY = "content-filter"
+
+
+_NO_CODE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 class CommandError(PenstockError):
@@ -129,6 +138,8 @@ class PurposedFilter:
 
     subscribed: SubscribedFilter
     ap: str | None
+    content: str | None = None
+    """What events it is for, an expression; None: all."""
     answers: bool = False
     """Whether it is about answers to questions, on the topics of the questions."""
 
@@ -158,17 +169,6 @@ def parse_subscribe(
         return _read_subscribe(text, notation)
     except PenstockError as error:
         raise _blame(text, error) from None
-
-
-def read_access_property(properties: Iterable[tuple[str, str]]) -> str | None:
-    """Read the purpose of a SUBSCRIBE from its user properties, if they give one."""
-    given = [value for name, value in properties if name == AP_PROPERTY]
-    if len(given) > 1:
-        raise CommandError(
-            f"user property {AP_PROPERTY} is there {len(given)} times",
-            fix="subscribe for exactly one purpose",
-        )
-    return check_purpose(given[0]) if given else None
 
 
 def _read_publish(topic: str, payload: bytes, notation: Notation) -> Command | SendFor:
@@ -255,7 +255,29 @@ def _read_subscribe(text: str, notation: Notation) -> PurposedFilter:
     filter_ = notation.read_filter(path)
     if notation.is_command(filter_):
         raise CommandError(f"{quote(filter_)} is a command", fix="subscribe to messages only")
-    return PurposedFilter(parse_subscribed(filter_), notation.read_purpose(inside))
+    purpose, divider, content = inside.partition(notation.divider)
+    return PurposedFilter(
+        parse_subscribed(filter_),
+        notation.read_purpose(purpose) if purpose or not divider else None,
+        _read_content(content) if divider else None,
+    )
+
+
+def _read_content(written: str) -> str:
+    """Read a content filter out of a topic, where some characters cannot stand."""
+    wrong = _NO_CODE.search(written)
+    if wrong is not None:
+        raise CommandError(
+            f"{quote(written[wrong.start() : wrong.start() + 3])} is no code of a character",
+            fix="write % as %25",
+        )
+    try:
+        text = unquote(written, errors="strict")
+    except UnicodeDecodeError:
+        raise CommandError("the codes in it are no UTF-8", fix="encode the text in UTF-8") from None
+    if not text.strip():
+        raise CommandError("the content filter is empty", fix="write an expression, or leave | out")
+    return text
 
 
 def _blame(text: str, error: PenstockError) -> CommandError:

@@ -35,7 +35,12 @@ from penstock.policy.purposes.explanations import (
 )
 from penstock.policy.purposes.reservations import CACHE_LIMIT, Reservations
 from penstock.policy.purposes.settings import PurposeSettings
-from penstock.policy.purposes.subscriptions import Presubscriptions, Subscription, Subscriptions
+from penstock.policy.purposes.subscriptions import (
+    Content,
+    Presubscriptions,
+    Subscription,
+    Subscriptions,
+)
 
 TREE_LIMIT = 1_000
 
@@ -61,7 +66,7 @@ class SubscriptionChanges:
             return self
         touched = {id(it): it for it in (*self.paused, *self.resumed)}
         touched |= {id(it): it for it in (*later.paused, *later.resumed)}
-        return _sort_turned(touched.values())
+        return _sort_changes(touched.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +120,8 @@ class PurposeEngine:
         old, new = self.reservations.reserve(filter_, purposes)
         if old is new:
             return SubscriptionChanges()
-        turned = self._admissions.change(filter_, old, new)
-        return _sort_turned(turned) if turned else SubscriptionChanges()
+        changed = self._admissions.change(filter_, old, new)
+        return _sort_changes(changed) if changed else SubscriptionChanges()
 
     def replace_reservations(
         self, reservations: Iterable[tuple[str, PurposeSet]]
@@ -127,7 +132,7 @@ class PurposeEngine:
         for filter_, _ in held:
             check_depth(check_filter(filter_))
         self.reservations.replace_all(held)
-        return _sort_turned(self._admissions.configure(self.settings, self.subscriptions))
+        return _sort_changes(self._admissions.configure(self.settings, self.subscriptions))
 
     def effective(self, topic: str) -> PurposeSet | None:
         """Return the union of the purposes a topic is reserved for, None if it is not."""
@@ -153,7 +158,7 @@ class PurposeEngine:
         )
         self.decide = self.reservations.decide
         self.permits = _make_permits(self.decide, check=settings.checks_deliveries)
-        return _sort_turned(self._admissions.configure(settings, self.subscriptions))
+        return _sort_changes(self._admissions.configure(settings, self.subscriptions))
 
     # Subscriptions
 
@@ -180,6 +185,7 @@ class PurposeEngine:
         identifier: int = 0,
         presubscribed: bool = True,
         owner: str = "",
+        content: Content | None = None,
     ) -> Admission:
         """Take a subscription to a filter, `$share/…` included; without AP it is plain.
 
@@ -201,7 +207,14 @@ class PurposeEngine:
         if not decision.allowed:
             return Admission(decision, None, replaced)
         subscription = Subscription(
-            client, subscribed, ap, qos, options=options, identifier=identifier, owner=owner
+            client,
+            subscribed,
+            ap,
+            qos,
+            options=options,
+            identifier=identifier,
+            owner=owner,
+            content=content,
         )
         self.subscriptions.add(subscription)
         self._admissions.join(subscription, coverage)
@@ -252,9 +265,9 @@ def _make_permits(decide: Decide, *, check: bool) -> Permits:
     return permit_checked if check else permit_admitted
 
 
-def _sort_turned(turned: Iterable[Subscription]) -> SubscriptionChanges:
-    turned = list(turned)
+def _sort_changes(changed: Iterable[Subscription]) -> SubscriptionChanges:
+    changed = list(changed)
     return SubscriptionChanges(
-        tuple(subscription for subscription in turned if not subscription.active),
-        tuple(subscription for subscription in turned if subscription.active),
+        tuple(subscription for subscription in changed if not subscription.active),
+        tuple(subscription for subscription in changed if subscription.active),
     )

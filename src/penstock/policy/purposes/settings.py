@@ -103,11 +103,6 @@ class Notation:
         wildcards = {self.rest: "#", self.one: "+"}
         return "/".join(wildcards.get(level, level) for level in text.split("/"))
 
-    def write_filter(self, filter_: str) -> str:
-        """Put the levels that stand for wildcards in their place."""
-        keywords = {"#": self.rest, "+": self.one}
-        return "/".join(keywords.get(level, level) for level in filter_.split("/"))
-
 
 _OPENERS = ("reserve", "access", "intended", "administer")
 _VERBS = (

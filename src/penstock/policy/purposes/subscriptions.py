@@ -15,10 +15,19 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock.model.topics import SubscribedFilter
 from penstock.policy.filters.tree import FilterTree
+
+
+class Content(Protocol):
+    """A content filter, as a subscription holds it: its text."""
+
+    text: str
+
+    def end(self) -> None:
+        """Match nothing from now on."""
 
 
 class Subscription:
@@ -27,13 +36,15 @@ class Subscription:
     `active` says that messages may flow: it is neither paused nor ended. `whole` says that
     no topic of the filter needs a check. `options` and `identifier` are the client's own
     and only carried along, so that a resumed subscription is the one the client made. A
-    group is its owner's: another's of the same name is another group.
+    group is its owner's: another's of the same name is another group. `content` is what events
+    it is for; None: all.
     """
 
     __slots__ = (
         "active",
         "ap",
         "client",
+        "content",
         "filter",
         "group",
         "identifier",
@@ -54,8 +65,10 @@ class Subscription:
         options: int = 0,
         identifier: int = 0,
         owner: str = "",
+        content: Content | None = None,
     ) -> None:
         self.client = client
+        self.content = content
         self.owner = owner
         self.text = subscribed.text
         self.filter = subscribed.filter
@@ -113,6 +126,8 @@ class Subscriptions:
         if gone is None:
             return None
         gone.active = False
+        if gone.content is not None:
+            gone.content.end()
         self._count -= 1
         if not held:
             del self._clients[client]

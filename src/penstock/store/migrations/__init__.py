@@ -45,6 +45,7 @@ STEPS: Final[Mapping[str, str]] = {
     "0020": "privacy.make_erasures",
     "0021": "privacy.make_person_keys",
     "0022": "gateways.make_client_requests",
+    "0023": "gateways.add_content_filters",
 }
 _versions: Final = sa.Table(
     VERSION_TABLE,

@@ -111,7 +111,7 @@ def make_situations() -> None:
 
 
 def add_detector_addresses() -> None:
-    """Say where detectors are reached, and how long others go by what they told."""
+    """Say where detectors are reached, and how long others rely on what they replicated."""
     address = sa.Column("address", sa.String(300), nullable=False, server_default="")
     told_for = sa.Column("told_for", sa.Integer(), nullable=False, server_default="0")
     op.add_column("detectors", address)
@@ -187,7 +187,7 @@ def make_client_requests() -> None:
         sa.Column("verb", sa.String(8), nullable=False),
         sa.Column("client", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("number", name="pk_client_requests"),
-        # Numbers never come again: a gateway goes by the last that it has answered.
+        # Numbers are never reused: a gateway remembers the last that it has answered.
         sqlite_autoincrement=True,
     )
     op.create_table(
@@ -197,3 +197,9 @@ def make_client_requests() -> None:
         sa.Column("body", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("request", "gateway", name="pk_client_answers"),
     )
+
+
+def add_content_filters() -> None:
+    """Add what events a subscription is for; those there are, are for all."""
+    for table in ("session_subscriptions", "persisted_subscriptions"):
+        op.add_column(table, sa.Column("content", sa.Text(), nullable=True))

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
+from tests.support.forked_commands import forked_penstock
 
 
 def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     return subprocess.run(
-        [*PENSTOCK, *arguments],
+        [*forked_penstock(), *arguments],
         cwd=folder,
         env={**clean, "PENSTOCK_MONITOR__PORT": "0", "COLUMNS": "200", **environ},
         capture_output=True,

@@ -2,18 +2,16 @@ import json
 import os
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 from penstock.config import defaults, load
-
-PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
+from tests.support.forked_commands import forked_penstock
 
 
 def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     return subprocess.run(
-        [*PENSTOCK, *arguments],
+        [*forked_penstock(), *arguments],
         cwd=folder,
         env={**clean, **environ},
         capture_output=True,

@@ -1,17 +1,15 @@
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from penstock.supervisor import RunFolder
-
-PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
+from tests.support.forked_commands import forked_penstock
 
 
 def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     return subprocess.run(
-        [*PENSTOCK, *arguments],
+        [*forked_penstock(), *arguments],
         cwd=folder,
         env={**clean, "PENSTOCK_MONITOR__PORT": "0", **environ},
         capture_output=True,

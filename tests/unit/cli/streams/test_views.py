@@ -67,7 +67,8 @@ def test_from_a_requirements_file_to_views_that_are_wanted(
         ("nurse", "paused", "paused"),
     ]
     Path("p.csv").write_text("pid,name\n1,Ott\n2,Lieb\n")
-    assert _json(capsys, "feed", "patients", "p.csv") == {"fed": {"p.csv": 2}, "next": 2}
+    fed = {"fed": {"p.csv": 2}, "csv": {"p.csv": "utf-8, comma, a header"}, "next": 2}
+    assert _json(capsys, "feed", "patients", "p.csv") == fed
     assert [row["lag"] for row in _json(capsys, "list")] == [2, 2]
 
 

@@ -9,7 +9,8 @@ from penstock.gateway.authorization.request_context import (
     narrow,
     read_purposes,
 )
-from penstock.model.purposes import PurposeSet, parse_purposes
+from penstock.model.purposes import PurposeSet
+from tests.support.policy.purpose_sets import parse_purposes
 
 
 def test_all_properties_count() -> None:

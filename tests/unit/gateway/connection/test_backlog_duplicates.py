@@ -10,7 +10,7 @@ def message(number: int, payload: bytes = b"x", *, retain: bool = False) -> Publ
 
 
 def deliver(duplicates: DuplicateFilter, packet: Publish) -> bool:
-    if duplicates.is_duplicate(packet):
+    if duplicates.is_copy(packet):
         return False
     duplicates.delivered = True
     return True
@@ -33,7 +33,7 @@ def test_the_same_message_published_again_is_delivered() -> None:
 
 def test_a_copy_of_a_message_that_was_denied_may_be_delivered() -> None:
     duplicates = DuplicateFilter()
-    assert not duplicates.is_duplicate(message(1))  # denied by the rules, so never delivered
+    assert not duplicates.is_copy(message(1))  # denied by the rules, so never delivered
     assert deliver(duplicates, message(2))
     assert not deliver(duplicates, message(3))
 

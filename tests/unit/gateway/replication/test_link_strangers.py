@@ -12,7 +12,7 @@ from tests.support.gateway.replication import LONG, Detector, Record, make_follo
 
 
 def open_from(address: str, port: int) -> socket.socket:
-    it = socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(address, 0))
+    it = socket.create_connection(("127.0.0.1", port), timeout=60, source_address=(address, 0))
     it.settimeout(0)
     return it
 

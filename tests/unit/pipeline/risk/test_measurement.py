@@ -386,6 +386,31 @@ def test_a_promise_that_is_not_kept_is_told_in_words_and_by_the_exit_code(
     assert [(it["figure"], it["kept"]) for it in told] == [("k", False)]
 
 
+def test_views_are_compared_in_one_table_and_plot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    documents = [Document("stream", "patients", STREAM)]
+    for name, k in (("small", 2), ("large", 6), ("silent", 5)):
+        body = {"stream": "patients", "anonymizers": [{**EXACT, "k": k, "delta": 9}]}
+        documents.append(Document("view", name, body))
+    built = DefinitionSet.build(documents)
+    files = [{"kind": it.kind, "name": it.name, **it.body} for it in documents]
+    (tmp_path / "all.yaml").write_text("\n---\n".join(map(json.dumps, files)))
+    assert run_command(tmp_path, "apply", "-f", "all.yaml").returncode == 0
+    for name in ("small", "large"):
+        publish(tmp_path / "penstock-data/views" / name, Blueprint.find(built, name), ROWS)
+    done = run_command(tmp_path, "views", "compare", "--plot", "c.svg")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"small +9 +2 +kept", done.stdout)
+    assert re.search(r"large +9 +9 +kept", done.stdout)
+    assert "silent  has published nothing yet" in done.stdout
+    assert "large, k = 9" in (tmp_path / "c.svg").read_text(encoding="utf-8")
+    told = json.loads(run_command(tmp_path, "views", "compare", "small", "--json").stdout)
+    assert [it["view"] for it in told["views"]] == ["small"]
+    assert "no view 'nobody'" in run_command(tmp_path, "views", "compare", "nobody").stderr
+
+
 @pytest.mark.parametrize(
     ("extra", "figure"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.model.purposes import PurposeError, PurposeSet
+from penstock.model.purposes import PurposeSet
 from penstock.model.topics import TopicError
 from penstock.policy.purposes.commands import (
     Clear,
@@ -22,7 +22,6 @@ from penstock.policy.purposes.commands import (
     ShowTree,
     parse_publish,
     parse_subscribe,
-    read_access_property,
 )
 from penstock.policy.purposes.settings import Notation
 
@@ -135,7 +134,11 @@ def test_subscribed_filters(text: str, filter_: str, group: str | None, ap: str 
         "!AP/a",
         "!AP/a{}",
         "!AP/a{x,y}",
-        "!AP/a{x|y}",
+        "!AP/a{x,y|r.z}",
+        "!AP/a{x|}",
+        "!AP/a{|}",
+        "!AP/a{|r.z % 2}",
+        "!AP/a{|%FF}",
         "!AP/{x}",
         "!AP/!AP/a{x}{y}",
         "!AP/a/#/b{x}",
@@ -148,6 +151,23 @@ def test_malformed_filters(text: str) -> None:
     with pytest.raises(CommandError) as caught:
         parse_subscribe(text)
     assert repr(text) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "ap", "content"),
+    [
+        ("!AP/a/PLUS{care|r.x > 1}", "care", "r.x > 1"),
+        ("!AP/a/PLUS{|r.x %25 2 == 1}", None, "r.x % 2 == 1"),
+        (
+            "!AP/a/PLUS{|r.s == %22a%2B%7B%23%7D%22 || r.x / 2 == 1}",
+            None,
+            'r.s == "a+{#}" || r.x / 2 == 1',
+        ),
+    ],
+)
+def test_content_filters(text: str, ap: str | None, content: str) -> None:
+    parsed = parse_subscribe(text)
+    assert (parsed.subscribed.filter, parsed.ap, parsed.content) == ("a/+", ap, content)
 
 
 def test_plain_filters_keep_their_own_errors() -> None:
@@ -170,15 +190,6 @@ def test_another_notation() -> None:
     assert reserve == Reserve("a/#", PurposeSet.of(["x", "z"], ["y"]))
     assert parse_subscribe("~~s/a/**<<x>>", notation).ap == "x"
     assert parse_subscribe("!AP/a{x}", notation).ap is None
-
-
-def test_user_properties() -> None:
-    assert read_access_property([("other", "1"), ("purpose-ap", "x/y")]) == "x/y"
-    assert read_access_property([]) is None
-    with pytest.raises(CommandError):
-        read_access_property([("purpose-ap", "x"), ("purpose-ap", "x")])
-    with pytest.raises(PurposeError):
-        read_access_property([("purpose-ap", "")])
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import UsageError
-from penstock.model.purposes import PurposeError, PurposeSet, parse_purposes
+from penstock.model.purposes import PurposeError, PurposeSet
 from penstock.model.topics import TopicError
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.explanations import explain_topic
 from penstock.policy.purposes.settings import Mode, PurposeSettings
+from tests.support.policy.purpose_sets import parse_purposes
 from tests.support.policy.purposes import delivers, passes
 
 ON_SUBSCRIBE = PurposeSettings(filter_on_subscribe=True, filter_on_publish=False)

@@ -7,8 +7,9 @@ import tracemalloc
 
 import pytest
 
-from penstock.model.purposes import PurposeSet, parse_purposes
+from penstock.model.purposes import PurposeSet
 from penstock.policy.purposes.reservations import Reservations
+from tests.support.policy.purpose_sets import parse_purposes
 
 STORES = [(True, True), (True, False), (False, True), (False, False)]
 
