@@ -1,4 +1,4 @@
-"""Lays a chain of masks over a frame: the columns of each, by a function here or in `column_builder`.
+"""Lays a chain of masks over a frame: each by a function here or in `column_builder`.
 
 Rules that hold here:
 - Pseudonyms are native columns. FF1 and vaults run in Arrow batches: workers get parameters
