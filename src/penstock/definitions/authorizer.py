@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from penstock.config.sections.gateway import FilteringSettings, GatewaySettings
@@ -56,13 +56,15 @@ def configured_settings(filtering: FilteringSettings) -> PurposeSettings:
 def settings_in_force(
     configured: PurposeSettings, body: Mapping[str, Any] | None
 ) -> PurposeSettings:
-    """Return the settings of purposes that hold: the definition's, or else those configured."""
+    """Return the settings of purposes that hold: what the definition names, else as configured.
+
+    What it does not name stays: a definition about a cache must not open what is closed.
+    """
     if body is None:
         return configured
     declared = kinds.PurposeSettings.model_validate({"name": "default", **body})
-    return PurposeSettings(
-        **{field.name: getattr(declared, field.name) for field in fields(PurposeSettings)}
-    )
+    named = declared.model_fields_set & {field.name for field in fields(PurposeSettings)}
+    return replace(configured, **{name: getattr(declared, name) for name in named})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ def authorizer_of(
     definitions: DefinitionSet,
     opt_outs: OptOutIndex = NOBODY,
     roles: RoleContext | None = None,
+    read_key: Callable[[], bytes] | None = None,
 ) -> Authorizer:
     """Make what decides as a gateway with these settings and these opt-outs does."""
     return make_authorizer(
@@ -90,6 +93,7 @@ def authorizer_of(
         defined_users=gateway.authentication.defined_users,
         opt_outs=opt_outs,
         roles=roles or RoleContext(place=gateway.place),
+        read_key=read_key,
     )
 
 
@@ -101,10 +105,13 @@ def make_authorizer(
     defined_users: bool = False,
     opt_outs: OptOutIndex = NOBODY,
     roles: RoleContext | None = None,
+    read_key: Callable[[], bytes] | None = None,
 ) -> Authorizer:
     """Make what decides under a set of definitions; roles are those of now, or as given."""
     declared_settings = definitions.get(kinds.PurposeSettings, "default")
-    body = declared_settings.model_dump() if declared_settings is not None else None
+    body = (
+        declared_settings.model_dump(exclude_unset=True) if declared_settings is not None else None
+    )
     purposes = PurposeEngine(settings_in_force(configured or PurposeSettings(), body))
     purposes.replace_reservations(
         (it.name, it.purposes) for it in definitions.of(kinds.Reservation).values()
@@ -134,7 +141,7 @@ def make_authorizer(
         broker_topics,
         keeps_out,
         Prohibitions(subjects, opt_outs),
-        make_interaction(definitions),
+        make_interaction(definitions, read_key),
     )
 
 

@@ -16,7 +16,8 @@ from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
 from tests.support.gateway.definitions import apply, stored
-from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
+from tests.support.gateway.harness import GatewayThread, run_gateway, share, write_config
+from tests.support.gateway.pair import wait_until
 from tests.support.gateway.passwords import write_passwords
 from tests.support.gateway.raw import RawClient
 
@@ -213,6 +214,35 @@ def test_strict_mode_closes_what_is_not_reserved(opened: GatewayThread, topic: s
         client.publish(f"{topic}/x", b"reserved", qos=1)
         client.publish(f"{topic}/y", b"not reserved", qos=1)
         assert reader.texts(1) == [(f"{topic}/x", b"reserved")]
+
+
+@pytest.mark.parametrize("how", ["command", "definition"])
+def test_what_settings_do_not_name_stays_as_configured(
+    mosquitto: MosquittoServer, tmp_path: Path, how: str
+) -> None:
+    """A setting that has nothing to do with it opens neither topics nor claims, anywhere."""
+    shared = share(tmp_path)
+    strict = {"filtering": {"strict": True, "claims_need_right": True}}
+    with (
+        run_gateway(tmp_path / "strict", mosquitto.port, strict, **shared) as closed,
+        run_gateway(tmp_path / "lax", mosquitto.port, **shared) as lax,
+        RawClient(lax.port) as officer,
+        RawClient(closed.port) as reader,
+    ):
+        officer.connect("officer")
+        reader.connect("reader")
+        reader.subscribe("free/#")
+        if how == "command":
+            officer.publish("!PBAC/SET/cache_reservations", b"false", qos=1)
+        else:
+            chosen = {"cache_reservations": False}
+            apply(closed.config, [Document("purpose-settings", "default", chosen)])
+        wait_until(lambda: not closed.gateway.rules.remembers and not lax.gateway.rules.remembers)
+        in_force = closed.gateway.rules.engine.settings
+        assert (in_force.allow_without_reservation, in_force.claims_need_right) == (False, True)
+        officer.publish("free/x", b"open", qos=1)
+        reader.settle()
+        assert reader.texts() == []
 
 
 def test_a_mode_can_be_changed_while_messages_flow(opened: GatewayThread, topic: str) -> None:

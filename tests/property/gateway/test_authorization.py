@@ -269,7 +269,7 @@ class World:
         return (ordinary and not aside and agreed) or (emergency and (agreed or self.overridden))
 
     def _may_claim(self, asked: Asked) -> bool:
-        in_force = self.configured if self.settings is None else self.settings
+        in_force = self.configured | (self.settings or {})
         if asked.purpose is None or not in_force["claims_need_right"]:
             return True
         given = [purpose for subject, purpose in self.rights if subject in names_of(asked)]
@@ -280,7 +280,7 @@ class World:
         if ap is not None and self.declared and ap not in self.declared:
             return False
         held = [it for filter_, it in self.reservations.items() if matches(filter_, topic)]
-        in_force = self.configured if self.settings is None else self.settings
+        in_force = self.configured | (self.settings or {})
         allowed = in_force["allow_without_reservation"]
         if held:
             allowed = any(it.effect(ap) > 0 for it in held) and all(
@@ -323,6 +323,15 @@ def names_of(asked: Asked) -> set[str]:
     return names | {f"group:{it}" for it in GROUPS.get(asked.user or "", [])}
 
 
+SOME_SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "allow_without_reservation": st.booleans(),
+        "claims_need_right": st.booleans(),
+        "cache_reservations": st.booleans(),
+    },
+)
+
 WORLDS = st.builds(
     World,
     rights=st.lists(st.tuples(choose(SUBJECTS), choose(PURPOSES)), max_size=3),
@@ -332,7 +341,7 @@ WORLDS = st.builds(
     role=st.lists(choose(PURPOSES), max_size=1),
     declared=choose([[], PURPOSES]),
     configured=SETTINGS,
-    settings=st.none() | SETTINGS,
+    settings=st.none() | SETTINGS | SOME_SETTINGS,
     reservations=st.dictionaries(choose(FILTERS), choose(SETS), max_size=2),
     required=st.booleans(),
     overridden=st.booleans(),

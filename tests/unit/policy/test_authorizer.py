@@ -159,12 +159,16 @@ def test_where_preferences_exist_a_message_of_an_unknown_publisher_is_nobodys(
     assert authorizer.explain(request).rule == UNSTAMPED
 
 
-def test_settings_of_a_definition_go_before_the_configured_ones_as_a_whole() -> None:
+def test_what_a_definition_names_goes_before_what_is_configured_and_nothing_else() -> None:
     strict = PurposeSettings(allow_without_reservation=False)
-    declared = read_text("kind: purpose-settings\nname: default\nfilter_hybrid: true\n").documents
+    head = "kind: purpose-settings\nname: default\n"
+    other = DefinitionSet.build(read_text(f"{head}filter_hybrid: true\n").documents)
+    opening = read_text(f"{head}allow_without_reservation: true\n").documents
     free = make_request("free")
     assert not make_authorizer(DefinitionSet.empty(), strict).authorize(free).allowed
-    assert make_authorizer(DefinitionSet.build(declared), strict).authorize(free).allowed
+    assert not make_authorizer(other, strict).authorize(free).allowed
+    assert make_authorizer(other).authorize(free).allowed
+    assert make_authorizer(DefinitionSet.build(opening), strict).authorize(free).allowed
     assert make_authorizer(DefinitionSet.empty()).authorize(free).allowed
 
 

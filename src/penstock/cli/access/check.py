@@ -14,22 +14,20 @@ from rich.text import Text
 
 from penstock.cli.access.decision_context import (
     KnownSituations,
+    choose_subject,
     data_subject_options,
+    explain_access,
+    find_topic,
+    kafka_options,
     know_choices,
     know_situations,
     open_questions,
+    refuse_others,
     render_consent,
     render_seen,
     situation_option,
     tell_consent,
     tell_seen,
-)
-from penstock.cli.access.kafka_access import (
-    choose_subject,
-    explain_access,
-    find_topic,
-    kafka_options,
-    refuse_others,
 )
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration

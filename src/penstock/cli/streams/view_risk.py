@@ -14,6 +14,7 @@ from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration, open_definitions
+from penstock.cli.streams.view_access import note_use
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def command(
     promise = Promise.find(blueprint, last)
     if promise is not None and not (quasi or sensitive or plot):
         data = {"view": name, "stream": blueprint.stream.name, **promise.to_json()}
+        note_use("view.measured", view=name)
         show(as_json, data, lambda target: _render_promise(target, name, promise))
         return
     log = EventLog(config.pipeline.event_log)
@@ -124,6 +126,7 @@ def command(
         if plot is not None:
             target.print(f"plotted in {plot}")
 
+    note_use("view.measured", view=name)
     show(as_json, data, render)
     if any(it.kept is False for it in risk.promises):
         ctx.exit(1)
@@ -180,6 +183,8 @@ def compare(names: tuple[str, ...], threshold: float, plot: Path | None, *, as_j
             risks[name] = measure_view(folder, threshold=threshold, log=log)[1]
     if plot is not None:
         draw_comparison(risks, plot)
+    for name in risks:
+        note_use("view.measured", view=name)
     data = {
         "views": [{"view": name, **risk.to_json()} for name, risk in risks.items()],
         "others": others,

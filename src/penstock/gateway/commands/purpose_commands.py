@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from penstock.definitions.authorizer import settings_in_force
 from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import PRESUBSCRIPTION, RESERVATION, SETTINGS, Rules
@@ -54,7 +53,6 @@ from penstock.policy.purposes.commands import (
     ShowCombined,
     ShowTree,
 )
-from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.audit.errors import TamperedError
 from penstock.store.definitions.documents import Snapshot
 from penstock.telemetry import get_logger
@@ -66,9 +64,7 @@ Edit = Reserve | Presubscribe | SetSetting
 """The commands that change single definitions."""
 
 
-def list_wanted(
-    command: Edit, stored: Mapping[Key, Document], tried: Wanted, initial: PurposeSettings
-) -> Wanted:
+def list_wanted(command: Edit, stored: Mapping[Key, Document], tried: Wanted) -> Wanted:
     """Say which documents a command wants to see; None where one is to go.
 
     What was tried out at this gateway goes before what is stored.
@@ -81,9 +77,9 @@ def list_wanted(
             return _presubscription(_held(PRESUBSCRIPTION, stored, tried), whom, text, ap)
         case SetSetting(name=name, value=value):
             held = _held(SETTINGS, stored, tried).get(_SETTINGS)
-            settings = settings_in_force(initial, held.body if held is not None else None)
-            changed = settings.change(name, value=value).as_dict()
-            return {_SETTINGS: _document(SETTINGS, _SETTINGS.name, changed)}
+            named = dict(held.body) if held is not None else {}
+            # Nothing else is named: another gateway may be configured more strictly than this one.
+            return {_SETTINGS: _document(SETTINGS, _SETTINGS.name, {**named, name: value})}
     raise AssertionError(command)
 
 
@@ -252,7 +248,7 @@ class PurposeCommands:
         tried = rules.unsaved()
 
         def want(stored: Mapping[Key, Document]) -> Wanted:
-            return list_wanted(command, stored, tried, rules.initial)
+            return list_wanted(command, stored, tried)
 
         persists = rules.engine.settings.auto_persist
         if isinstance(command, SetSetting) and command.name == "auto_persist":

@@ -105,13 +105,12 @@ class TokenVerifier:
                 leeway=settings.leeway,
                 options={"require": ["exp", "iss", "aud", settings.claim]},
             )
-        except (jwt.InvalidTokenError, ValueError, TypeError) as error:
+            end = float(claims["exp"]) + settings.leeway
+        except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError) as error:
             self._tell(type(error).__name__)
             return None
-        user, end = claims[settings.claim], claims["exp"]
-        if not isinstance(user, str):
-            return None
-        return TokenProof(user, float(end) + settings.leeway)
+        user = claims[settings.claim]
+        return TokenProof(user, end) if isinstance(user, str) else None
 
     def _tell(self, kind: str) -> None:
         """Log that a token was refused; anybody can send as many as they like."""

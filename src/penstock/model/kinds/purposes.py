@@ -114,7 +114,10 @@ class Presubscription(Definition):
 
 @register
 class PurposeSettings(Definition):
-    """How purposes are enforced: one definition, named `default`."""
+    """How purposes are enforced: one definition, named `default`.
+
+    What it does not name stays as `gateway.filtering` configures it.
+    """
 
     kind: ClassVar[str] = "purpose-settings"
     concerns: ClassVar[Concern] = Concern.PURPOSES

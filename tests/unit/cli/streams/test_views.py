@@ -67,7 +67,8 @@ def test_from_a_requirements_file_to_views_that_are_wanted(
         ("nurse", "paused", "paused"),
     ]
     Path("p.csv").write_text("pid,name\n1,Ott\n2,Lieb\n")
-    assert _json(capsys, "feed", "patients", "p.csv") == {"fed": {"p.csv": 2}, "next": 2}
+    fed = {"fed": {"p.csv": 2}, "csv": {"p.csv": "utf-8, comma, a header"}, "next": 2}
+    assert _json(capsys, "feed", "patients", "p.csv") == fed
     assert [row["lag"] for row in _json(capsys, "list")] == [2, 2]
 
 
@@ -153,6 +154,35 @@ def test_what_was_published_and_what_was_not_can_be_read(
     topic.append([b'{"pid": null, "name": "Lieb"}', b'{"pid": null, "name": "Alt"}'])
     read = _json(capsys, "read", "nurse", "--rows", "3")
     assert [row["name"] for row in read] == ["Alt", "Lieb", "Ott"]
+
+
+def test_records_too_wide_for_a_line_are_shown_in_blocks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _json(capsys, "import", "dash.json")
+    topic = EventLog(Path("penstock-data/eventlog").absolute()).topic("patients-nurse")
+    topic.append([b'{"pid": 1, "name": "[b]Ott"}'])
+    command.main(["read", "nurse"], standalone_mode=False)
+    assert capsys.readouterr().out.splitlines()[1].split() == ["1", "[b]Ott"]
+    monkeypatch.setenv("COLUMNS", "9")
+    command.main(["read", "nurse"], standalone_mode=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["pid", "1"] in lines
+
+
+def test_stopping_tells_what_is_still_held_and_how_it_leaves(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _json(capsys, "import", "dash.json")
+    _json(capsys, "start", "nurse")
+    writer = ViewWriter(tmp_path / "penstock-data" / "views" / "nurse")
+    writer.open()
+    writer.stage()
+    writer.commit(Commit(0, 9, "p", held=7, totals=Totals(9, 2)))
+    writer.close()
+    command.main(["stop", "nurse"], standalone_mode=False)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "nurse still holds 7 records → they leave when views run" in told
 
 
 def test_the_list_can_be_read_on_a_narrow_terminal(

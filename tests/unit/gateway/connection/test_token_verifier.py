@@ -55,6 +55,8 @@ def test_a_token_names_its_user_until_its_end(issuer: TokenIssuer) -> None:
     [
         {"exp": 1},
         {"exp": None},
+        {"exp": 10**400},
+        {"exp": float("inf")},
         {"iss": "https://other.example"},
         {"iss": None},
         {"aud": "other"},
