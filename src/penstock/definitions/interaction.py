@@ -19,9 +19,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from hashlib import sha256
 from typing import Any, Final
+
+from pydantic_core import to_json
 
 from penstock.definitions.access import (
     compile_emergency,
@@ -48,7 +50,6 @@ from penstock.policy.interaction import InteractionEngine, Lookup, Rule
 
 _LEVEL_LIMIT: Final = 256
 _MARKS: Final = frozenset("/+#\0")
-_ENCODE: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 ReadKey = Callable[[], bytes]
 """Returns the secret of masks."""
@@ -134,7 +135,7 @@ class _Workshop:
             target = schema_of(streams[it.into.stream]) if it.into is not None else None
             steps.append(self._make_step(rule, it, schema, target))
             if target is None:
-                schema = steps[-1].output
+                schema = steps[-1].chain.output
         fixed = not any(map(_looks_at_who_asks, steps))
         return SchemaReshaping(
             ", ".join(it.name for it in rules),
@@ -159,14 +160,11 @@ class _Workshop:
                 raise PenstockError("the key of masks is not known here")
             keys = Keys(self._read_key(), f"transformation/{it.name}")
             supplies = Supplies(keys, supplies.hierarchies)
-        chain = Chain(masks, entry, supplies)
-        output = {name: kind for name, kind in chain.output.items() if name not in it.remove}
+        chain = Chain(masks, entry, supplies, it.remove)
         return Step(
             rule,
             tuple((name, compile_expression(text, scope)) for name, text in it.set.items()),
             chain,
-            it.remove,
-            output,
             target,
             it.into,
         )
@@ -179,8 +177,6 @@ class Step:
     rule: Rule
     additions: tuple[tuple[str, Expression], ...]
     chain: Chain
-    removed: tuple[str, ...]
-    output: Schema
     target: Schema | None
     into: Conversion | None
 
@@ -263,8 +259,6 @@ def _change(
     made = step.chain.apply(row, identity)
     if isinstance(made, Rejected):
         return made.reason
-    for name in step.removed:
-        made.pop(name, None)
     if step.target is None:
         return made
     found: dict[str, Any] = {}
@@ -296,13 +290,9 @@ def _read_date(value: Any, kind: FieldType) -> Any:
 
 
 def _encode(row: Mapping[str, Any]) -> bytes:
-    return _ENCODE({name: _plain(it) for name, it in row.items() if it is not None}).encode()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return value.isoformat() if isinstance(value, date) else value
+    # Several times as fast as the library's encoder; dates become text in ISO 8601.
+    kept = {name: it for name, it in row.items() if it is not None}
+    return to_json(kept, inf_nan_mode="null")
 
 
 def _fill(into: Conversion, row: Mapping[str, Any]) -> str | None:
@@ -312,7 +302,7 @@ def _fill(into: Conversion, row: Mapping[str, Any]) -> str | None:
         return topic
     for name in into.places:
         value = row.get(name)
-        text = value if isinstance(value, str) else _ENCODE(_plain(value)).strip('"')
+        text = value if isinstance(value, str) else to_json(value).decode().strip('"')
         if value is None or not 0 < len(text) <= _LEVEL_LIMIT or not _MARKS.isdisjoint(text):
             return None
         if not text.isprintable() or text[0] in "$!" or "{" in text:

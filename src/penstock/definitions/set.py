@@ -17,7 +17,7 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from penstock.definitions.checks import Locate, locate_by_key
 from penstock.definitions.checks.structure import ReferenceIndex, validate_document
@@ -26,7 +26,7 @@ from penstock.errors import InvalidError, Problem
 from penstock.lang.types import Scope
 from penstock.model.definition import Definition
 from penstock.model.document import Document, Key
-from penstock.model.kinds import Appointment, View, Vocabulary
+from penstock.model.kinds import Appointment, Transformation, View, Vocabulary
 
 Kind = TypeVar("Kind", bound=Definition)
 
@@ -112,7 +112,8 @@ CHECKS: Final[Mapping[str, KindCheck]] = {
     ),
     "user": KindCheck("checks.access:check_users", frozenset({"role"})),
     "view": KindCheck(
-        "view_checks:check_views", frozenset({"stream", "hierarchy", "view", "role"})
+        "view_checks:check_views",
+        frozenset({"stream", "hierarchy", "view", "role", "transformation"}),
     ),
 }
 
@@ -245,7 +246,7 @@ class DefinitionSet:
     def of(self, kind: type[Kind]) -> dict[str, Kind]:
         """Return the definitions of one kind, by name, in name order."""
         return {
-            key.name: definition
+            key.name: self._complete(definition)
             for key, definition in sorted(self.definitions.items())
             if isinstance(definition, kind)
         }
@@ -253,4 +254,12 @@ class DefinitionSet:
     def get(self, kind: type[Kind], name: str) -> Kind | None:
         """Return one definition, if there is such a one."""
         found = self.definitions.get(Key(kind.kind, name))
-        return found if isinstance(found, kind) else None
+        return self._complete(found) if isinstance(found, kind) else None
+
+    def _complete(self, definition: Kind) -> Kind:
+        """Return a definition with what it takes from others."""
+        if isinstance(definition, View) and definition.transformation is not None:
+            held = self.definitions[Key(Transformation.kind, definition.transformation)]
+            if isinstance(held, Transformation):
+                return cast("Kind", definition.behind(held))
+        return definition

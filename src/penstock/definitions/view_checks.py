@@ -19,6 +19,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,11 +49,15 @@ Kind = TypeVar("Kind", bound=Definition)
 def check_views(views: Iterable[kinds.View], definitions: Definitions) -> Iterator[Finding]:
     """Yield what is wrong with views; places are within the view."""
     hierarchies = hierarchies_of(definitions)
+    written = list(views)
+    definitions = _complete_views(definitions)
     topics: dict[str, list[Key]] = {}
     for other in definitions.values():
         if isinstance(other, kinds.Stream | kinds.View):
             topics.setdefault(other.topic, []).append(other.key)
-    for view in views:
+    for own in written:
+        found = definitions[own.key]
+        view = found if isinstance(found, kinds.View) else own
         for key in topics[view.topic]:
             if key != view.key:
                 message = f"its topic {quote(view.topic)} is the topic of {key} too"
@@ -67,7 +72,44 @@ def check_views(views: Iterable[kinds.View], definitions: Definitions) -> Iterat
                 problems += check_grouping_risks(
                     view, stream, plan, definitions, partial(_plan_of, definitions, hierarchies)
                 )
+        named = find(definitions, kinds.Transformation, own.transformation or "")
+        if named is not None:
+            problems = [_place_behind(it, len(named.anonymizers)) for it in problems]
+            problems += _check_transformation(own, named)
         yield from ((view.key, problem) for problem in problems)
+
+
+def _complete_views(definitions: Definitions) -> Definitions:
+    """Return definitions with views that do by themselves what their transformations do."""
+    found = {
+        key: it.behind(named)
+        for key, it in definitions.items()
+        if isinstance(it, kinds.View)
+        and (named := find(definitions, kinds.Transformation, it.transformation or ""))
+    }
+    return {**definitions, **found} if found else definitions
+
+
+def _place_behind(problem: Problem, count: int) -> Problem:
+    """Say where a problem stands in a view whose first anonymizers are a transformation's."""
+    at = re.match(r"anonymizers\[(\d+)\]", problem.place)
+    if at is None:
+        return problem
+    number = int(at[1]) - count
+    place = f"anonymizers[{number}]{problem.place[at.end() :]}" if number >= 0 else "transformation"
+    return Problem(place, problem.message, problem.fix)
+
+
+def _check_transformation(
+    view: kinds.View, transformation: kinds.Transformation
+) -> Iterator[Problem]:
+    """Yield why a transformation cannot serve a view."""
+    if transformation.stream != view.stream:
+        what = f"it is of the stream {transformation.stream!r}, and the view of {view.stream!r}"
+        yield Problem("transformation", what, "name one of the view's stream")
+    if transformation.set or transformation.into is not None:
+        what = "it adds to messages or converts them, and a view has neither message nor topic"
+        yield Problem("transformation", what, "name one with anonymizers and remove alone")
 
 
 def _plan_of(

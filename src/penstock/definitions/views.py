@@ -56,11 +56,14 @@ class ViewPlan:
     before: tuple[Mask, ...]
     stateful: tuple[StatefulAnonymizer, ...]
     after: tuple[Mask, ...]
+    removed: tuple[str, ...] = ()
+    """Fields that are left out before the stateful step."""
 
     @property
     def middle(self) -> Schema:
         """The fields that the stateful step meets."""
-        return derive_schema(self.before, self.schema)
+        found = derive_schema(self.before, self.schema)
+        return {name: it for name, it in found.items() if name not in self.removed}
 
     @property
     def gathered(self) -> Schema:
@@ -84,7 +87,7 @@ class ViewPlan:
     ) -> tuple[Chain, Chain | None]:
         """Return the masks before and, where there are any, behind the stateful step."""
         supplies = Supplies(keys=Keys(secret, view), hierarchies=hierarchies, vault=vault)
-        before = Chain(self.before, self.schema, supplies)
+        before = Chain(self.before, self.schema, supplies, self.removed)
         if not self.after:
             return before, None
         # Masks behind draw otherwise than the same masks before.
@@ -129,11 +132,14 @@ def find_plan(
     """Return what a view does, or None with all that is wrong with it added to `problems`."""
     read = read_steps(view, problems)
     steps = [step for step in read if step is not None]
-    schema = schema_of(stream)
+    whole = schema_of(stream)
+    problems += _find_unremovable(view, whole)
+    # What is removed is no field to anything that the view does.
+    schema = {name: it for name, it in whole.items() if name not in view.remove}
     if len(steps) < len(read):
         _check_steps(read, view.anonymizers, schema, hierarchies, problems)
         return None
-    plan = _arrange(schema, steps, problems)
+    plan = _arrange(whole, steps, view.remove, problems)
     # Behind a step that is one too many, nobody knows what fields there are.
     kept = {id(step) for step in (*plan.before, *plan.stateful, *plan.after)}
     sound = list(takewhile(lambda step: id(step) in kept, steps))
@@ -180,7 +186,8 @@ def _read_step(item: object, place: str, problems: list[Problem]) -> Step | None
 
 
 def _describe(detail: ErrorDetails, kind: type[StatefulAnonymizer], place: str) -> Problem:
-    for step in detail["loc"]:
+    # Parentheses mark which form of a value was meant: nothing that stands in the document.
+    for step in (it for it in detail["loc"] if not str(it).startswith("(")):
         place += f"[{step}]" if isinstance(step, int) else f".{step}"
     match detail["type"]:
         case "extra_forbidden":
@@ -201,7 +208,19 @@ def _describe(detail: ErrorDetails, kind: type[StatefulAnonymizer], place: str) 
             return Problem(place, f"{quote(detail['input'], 40)}: {message}")
 
 
-def _arrange(schema: Schema, steps: list[Step], problems: list[Problem]) -> ViewPlan:
+def _find_unremovable(view: kinds.View, schema: Schema) -> Iterator[Problem]:
+    """Yield names under `remove` that are no fields; a view has some field left."""
+    for at, name in enumerate(view.remove):
+        if name not in schema:
+            fix = f"fields are {', '.join(schema)}"
+            yield Problem(f"remove[{at}]", f"there is no field {quote(name)}", fix)
+    if set(schema) <= set(view.remove):
+        yield Problem("remove", "the view would have no fields", "leave one of them out")
+
+
+def _arrange(
+    schema: Schema, steps: list[Step], removed: tuple[str, ...], problems: list[Problem]
+) -> ViewPlan:
     before: list[Mask] = []
     stateful: list[StatefulAnonymizer] = []
     after: list[Mask] = []
@@ -219,7 +238,7 @@ def _arrange(schema: Schema, steps: list[Step], problems: list[Problem]) -> View
             )
             continue
         stateful.append(step)
-    return ViewPlan(schema, tuple(before), tuple(stateful), tuple(after))
+    return ViewPlan(schema, tuple(before), tuple(stateful), tuple(after), removed)
 
 
 def _check_steps(

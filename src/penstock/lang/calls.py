@@ -16,8 +16,16 @@ from typing import Literal
 
 from penstock.errors import quote
 from penstock.lang import scalars, syntax, tree
-from penstock.lang.errors import Fault, Span, list_names, suggest
-from penstock.lang.limits import MAX_EXACT, MAX_QUANTIFIER_DEPTH, MAX_VISITS, MAX_VISITS_NESTED
+from penstock.lang.errors import (
+    MAX_EXACT,
+    MAX_QUANTIFIER_DEPTH,
+    MAX_VISITS,
+    MAX_VISITS_NESTED,
+    Fault,
+    Span,
+    list_names,
+    suggest,
+)
 from penstock.lang.operations import (
     FUNCTIONS,
     METHODS,

@@ -21,9 +21,16 @@ from typing_extensions import override
 from penstock.errors import quote
 from penstock.lang import syntax, tree
 from penstock.lang.calls import NodeChecker, check_call
-from penstock.lang.errors import ExpressionError, Fault, FaultError, Span, list_names, suggest
+from penstock.lang.errors import (
+    MAX_PROBLEMS,
+    ExpressionError,
+    Fault,
+    FaultError,
+    Span,
+    list_names,
+    suggest,
+)
 from penstock.lang.interpreter import interpret
-from penstock.lang.limits import MAX_PROBLEMS
 from penstock.lang.operations import BINARY, UNARY, find_overload
 from penstock.lang.parser import parse
 from penstock.lang.python import generate

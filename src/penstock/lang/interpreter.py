@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, assert_never
 
 from penstock.lang import scalars, tree
-from penstock.lang.limits import MAX_EXACT, MAX_INT, MAX_NUMERAL, MAX_STRING, MIN_INT
+from penstock.lang.errors import MAX_EXACT, MAX_INT, MAX_NUMERAL, MAX_STRING, MIN_INT
 from penstock.lang.operations import BINARY, FUNCTIONS, METHODS, SET_OPERATIONS, UNARY
 from penstock.lang.scalars import DOUBLE_PATTERN, INT_PATTERN
 from penstock.lang.types import DOUBLE, ListOf, Type

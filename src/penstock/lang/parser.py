@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from penstock.errors import quote
 from penstock.lang import syntax
-from penstock.lang.errors import FaultError, Span
-from penstock.lang.limits import MAX_DEPTH, MAX_INT, MAX_NODES
+from penstock.lang.errors import MAX_DEPTH, MAX_INT, MAX_NODES, FaultError, Span
 from penstock.lang.syntax import Token, TokenKind, split_tokens
 
 _RELATIONS = frozenset({"==", "!=", "<", "<=", ">", ">=", "in"})

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple, assert_never
 
 from penstock.lang import runtime, tree
-from penstock.lang.limits import MAX_DURATION, MAX_INT, MIN_INT
+from penstock.lang.errors import MAX_DURATION, MAX_INT, MIN_INT
 from penstock.lang.operations import SET_OPERATIONS
 from penstock.lang.types import BOOL, DOUBLE, DURATION, INT, STRING, TIMESTAMP, ListOf, Scalar, Type
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from penstock.lang.limits import (
+from penstock.lang.errors import (
     MAX_DURATION,
     MAX_EXACT,
     MAX_INT,

@@ -37,7 +37,7 @@ from zoneinfo import ZoneInfo
 
 import re2
 
-from penstock.lang.limits import MAX_DURATION, MAX_PATTERN, MAX_PATTERN_MEMORY
+from penstock.lang.errors import MAX_DURATION, MAX_PATTERN, MAX_PATTERN_MEMORY
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)

@@ -23,8 +23,7 @@ from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from penstock.errors import quote
-from penstock.lang.errors import FaultError, Span
-from penstock.lang.limits import MAX_INT, MAX_NUMERAL, MAX_TEXT
+from penstock.lang.errors import MAX_INT, MAX_NUMERAL, MAX_TEXT, FaultError, Span
 from penstock.lang.scalars import is_text
 
 

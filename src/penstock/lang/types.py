@@ -24,8 +24,16 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from penstock.errors import InvalidError, Problem, quote
-from penstock.lang.errors import ExpressionError, Fault, FaultError, Span, list_names, suggest
-from penstock.lang.limits import MAX_TYPE_DEPTH, MAX_TYPE_TEXT
+from penstock.lang.errors import (
+    MAX_TYPE_DEPTH,
+    MAX_TYPE_TEXT,
+    ExpressionError,
+    Fault,
+    FaultError,
+    Span,
+    list_names,
+    suggest,
+)
 from penstock.lang.scalars import is_text
 
 

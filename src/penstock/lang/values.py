@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
-from penstock.lang.errors import Span
-from penstock.lang.limits import MAX_EXACT, MAX_INT, MIN_INT
+from penstock.lang.errors import MAX_EXACT, MAX_INT, MIN_INT, Span
 from penstock.lang.scalars import as_duration, as_timestamp, is_text
 from penstock.lang.types import (
     DOUBLE,

@@ -12,6 +12,7 @@ Rules that hold here:
 - What leaves a chain has the fields of its schema and no others: a field that nobody
   declared has no place in a view.
 - A record that misses a required field, or holds another type than declared, is rejected.
+- Fields that are removed are checked and masked as others, and are not in what leaves.
 - `apply` never raises for what a record holds; it raises where the vault cannot be reached.
 """
 
@@ -232,7 +233,13 @@ def type_reason(name: str, kind: FieldType) -> str:
 class Chain:
     """Masks over one schema, ready to be applied; raises InvalidError for what is wrong."""
 
-    def __init__(self, masks: Sequence[Mask], schema: Schema, supplies: Supplies) -> None:
+    def __init__(
+        self,
+        masks: Sequence[Mask],
+        schema: Schema,
+        supplies: Supplies,
+        removed: Sequence[str] = (),
+    ) -> None:
         problems = check_masks(masks, schema, supplies.hierarchies)
         for index, mask in enumerate(masks):
             place = f"anonymizers[{index}]"
@@ -245,7 +252,9 @@ class Chain:
         self.masks = tuple(masks)
         self.schema = dict(schema)
         self.supplies = supplies
-        self.output = derive_schema(masks, schema)
+        self.removed = tuple(removed)
+        output = derive_schema(masks, schema)
+        self.output = {name: it for name, it in output.items() if name not in self.removed}
         self.needs_identity = any(mask.needs_identity for mask in masks)
 
     @cached_property
@@ -308,4 +317,6 @@ class Chain:
             reason = step(row, identity)
             if reason is not None:
                 return Rejected(reason)
+        for name in self.removed:
+            row.pop(name, None)
         return row

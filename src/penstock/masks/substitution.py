@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from penstock.errors import Problem, quote
 from penstock.lang import BOOL, Expression, ExpressionError, compile_expression
-from penstock.lang.limits import MAX_TEXT
+from penstock.lang.errors import MAX_TEXT
 from penstock.lang.tree import find_references
 from penstock.masks.conditions import FORMS, Condition, make_scope
 from penstock.masks.fields import DECIMALS, DISCRETE, TEXTS, Field, FieldType, Schema

@@ -258,7 +258,6 @@ def _compose(
 
 
 _INTERACTION: Final = Part.INTERACTION
-_UNSEEN: Final = Decision(allowed=False, rule="unseen message", part=_INTERACTION)
 _UNOPPOSED: Final = Decision(allowed=True, rule=DEFAULT)
 _KEPT_OUT: Final = Decision(allowed=False, rule=BLOCKED, part=Part.USERS)
 _ENTITLED: Final = Decision(allowed=True, rule="", part=Part.BROKER_TOPICS)

@@ -1,4 +1,8 @@
-"""The same views on a standalone cluster of two workers as on one machine."""
+"""The same views on a standalone cluster of two workers as on one machine; deploy/spark.
+
+The job is submitted as `deploy/spark/submit` does it: the Python of its executors has no Penstock
+but that of the archive.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from penstock.components import find_java
 from penstock.eventlog import Topic
 from penstock.pipeline.sinks.commits import ViewFolder
 from penstock.pipeline.sinks.published import read_published
 
-pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(900)]
 
 DEFINITIONS = """\
 kind: stream
@@ -43,6 +49,14 @@ subject: pid
    quasi_identifiers: [{key: age, min: 0, max: 120}]}]}
 """
 RECORDS = 500
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "deploy" / "spark"
+SUBMITTING = {
+    "SPARK_SUBMIT": str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+    "DRIVER_PYTHON": sys.executable,
+    # The one that ours was made from: it has no packages.
+    "EXECUTOR_PYTHON": str(Path(sys.executable).resolve()),
+}
 LOOPBACK = "127.0.0.1"
 
 
@@ -66,8 +80,6 @@ def _free_port() -> int:
 
 @contextmanager
 def _cluster(folder: Path) -> Iterator[str]:
-    import pyspark  # noqa: PLC0415 - only to find its programs
-
     launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
     port = _free_port()
     url = f"spark://{LOOPBACK}:{port}"
@@ -110,7 +122,30 @@ def _wait_for_workers(log: Path) -> None:
         time.sleep(0.2)
 
 
-def _run(folder: Path, master: str) -> dict[str, list[Any]]:
+def _penstock(folder: Path, *arguments: str) -> None:
+    code = f"from penstock.cli import main; main({list(arguments)!r})"
+    _do([sys.executable, "-c", code], folder)
+
+
+def _do(command: list[str], folder: Path, **environment: str) -> None:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=_environment() | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _pack(archive: Path) -> Path:
+    without = ("matplotlib", "deltalake", "opendp")
+    _do([sys.executable, str(DEPLOY / "pack.py"), str(archive), "--without", *without], ROOT)
+    return archive
+
+
+def _run(folder: Path, master: str, archive: Path | None = None) -> dict[str, list[Any]]:
     """Run the views of an installation of its own; return what they publish."""
     folder.mkdir()
     (folder / "penstock.yaml").write_text(
@@ -124,22 +159,14 @@ def _run(folder: Path, master: str) -> dict[str, list[Any]]:
     ]
     topic = Topic(folder / "penstock-data" / "eventlog" / "patients")
     topic.append([json.dumps(record).encode() for record in records])
-    for arguments in (
-        ["apply", "-f", "d.yaml"],
-        ["views", "start", "--all"],
-        ["views", "run", "--once"],
-        ["views", "stop", "--all"],
-        ["views", "run", "--once"],
-    ):
-        code = f"from penstock.cli import main; main({arguments!r})"
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=folder,
-            env=_environment(),
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr.decode()
+    _penstock(folder, "apply", "-f", "d.yaml")
+    for action in ("start", "stop"):
+        _penstock(folder, "views", action, "--all")
+        if archive is None:
+            _penstock(folder, "views", "run", "--once")
+        else:
+            command = [str(DEPLOY / "submit"), master, str(archive), "--driver-memory", "512m"]
+            _do([*command, "--", "--once"], folder, **SUBMITTING)
     views = folder / "penstock-data" / "views"
     return {
         name: [
@@ -155,7 +182,53 @@ def test_a_cluster_gives_the_same_as_one_machine(tmp_path: Path) -> None:
     assert len(local["nurse"][0]) == RECORDS
     assert len(local["research"][0]) + len(local["research"]) - 1 == RECORDS
     with _cluster(tmp_path) as url:
-        spread = _run(tmp_path / "spread", url)
+        spread = _run(tmp_path / "spread", url, _pack(tmp_path / "python.tar"))
     assert spread == local
     assert any((tmp_path / "worker-0").rglob("stderr")), "no executor ran on the first worker"
     assert any((tmp_path / "worker-1").rglob("stderr")), "no executor ran on the second worker"
+
+
+def test_spark_reads_the_pods_of_executors(spark: SparkSession) -> None:
+    java: Any = spark._jvm
+    client = java.io.fabric8.kubernetes.client.KubernetesClientBuilder().build()
+    try:
+        read = java.org.apache.spark.deploy.k8s.KubernetesUtils.loadPodFromTemplate
+        template = str(DEPLOY / "executor.yaml")
+        found = read(
+            client, template, java.scala.Some("executor"), java.org.apache.spark.SparkConf()
+        )
+        container, pod = found.container(), found.pod()
+        mounted = {it.getName(): it.getMountPath() for it in container.getVolumeMounts()}
+        assert mounted == {"penstock": "/shared/penstock"}
+        assert not container.getSecurityContext().getAllowPrivilegeEscalation()
+        assert pod.getSpec().getSecurityContext().getRunAsNonRoot()
+        assert [it.getName() for it in pod.getSpec().getVolumes()] == ["penstock"]
+    finally:
+        client.close()
+
+
+def test_spark_takes_what_is_submitted_elsewhere(tmp_path: Path) -> None:
+    """Read by Spark, and not run: the program finds no definitions, and asks no cluster."""
+    (tmp_path / "penstock.yaml").touch()
+    archive = tmp_path / "python.tar"
+    archive.touch()
+    started = {
+        master: subprocess.Popen(
+            [str(DEPLOY / "submit"), master, str(archive), "--verbose", "--", "--once"],
+            cwd=tmp_path,
+            env=_environment() | SUBMITTING | {"HADOOP_CONF_DIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for master in ("yarn", "k8s://https://127.0.0.1:6443")
+    }
+    for master, process in started.items():
+        told = process.communicate()[0]
+        assert process.returncode
+        assert f"(spark.master,{master})" in told
+        assert f"{archive}#penstock)" in told
+        assert "childArgs               [--once]" in told
+        template = f"(spark.kubernetes.executor.podTemplateFile,{DEPLOY}/executor.yaml)"
+        assert (template in told) == master.startswith("k8s")
+        assert "begin with `penstock init` and `penstock apply`" in told

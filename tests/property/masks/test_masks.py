@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.masks import Chain, Field, Keys, Rejected, Supplies, read_masks
-from penstock.masks.ff1 import NumberFormat, TextFormat
 from penstock.masks.fields import FieldType
+from penstock.masks.tokenization import NumberFormat, TextFormat
 
 KEYS = Supplies(Keys(bytes(32), "view"))
 SIZES = st.integers(1, 10**6) | st.integers(1, 10**6).map(lambda n: n / 1000)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.lang import ExpressionError, build_scope, compile_expression
-from penstock.lang.limits import MAX_STRING
+from penstock.lang.errors import MAX_STRING
 
 SCOPE = build_scope(
     s={"set": "list(string)", "ints": "list(int)"},

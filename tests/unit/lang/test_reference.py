@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.lang import ExpressionError, build_scope, compile_expression
-from penstock.lang.limits import MAX_DEPTH, MAX_NODES, MAX_PATTERN, MAX_STRING, MAX_TEXT, MAX_VISITS
+from penstock.lang.errors import MAX_DEPTH, MAX_NODES, MAX_PATTERN, MAX_STRING, MAX_TEXT, MAX_VISITS
 from penstock.lang.operations import FUNCTIONS, METHODS, SPECIAL_FUNCTIONS, SPECIAL_METHODS
 from penstock.lang.types import ENVIRONMENT, MESSAGE, SCALARS
 

@@ -19,7 +19,7 @@ from penstock.lang import (
     build_scope,
     compile_expression,
 )
-from penstock.lang.limits import MAX_STRING
+from penstock.lang.errors import MAX_STRING
 from tests.support.lang.examples import EXAMPLES, MISSING, ROOTS, SCOPE
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from penstock.lang import STRING, ListOf, Type, parse_type, prepare
+from penstock.lang.errors import MAX_DURATION
 from penstock.lang.interpreter import SEMANTICS
-from penstock.lang.limits import MAX_DURATION
 from penstock.lang.operations import OPERATIONS, SET_OPERATIONS, ZONED
 from penstock.lang.python import CALLED, RANGED, TOTAL
 from penstock.lang.scalars import (

@@ -33,13 +33,14 @@ from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
 from penstock.policy.events.content import ContentFilters
 from penstock.policy.events.types import EventTypes
+from penstock_lab.bench import interaction
 from penstock_lab.bench.tables import Table
 
 CASCADE_GOAL_MS = 100.0
 ACTIVATION_GOAL_MS = 1.0
 DEPENDENT = 10_000
 RULES = 1_000
-IN_TABLES = ("activation", "cascade", "content")
+IN_TABLES = ("activation", "cascade", "content", "interaction")
 BASE = Key("appointment", "base")
 _GROUND = [
     Document("vocabulary", "v", {"subject": {"uid": "string"}, "object": {"patientId": "string"}}),
@@ -61,6 +62,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         "content": {
             name: _measure_contents(text, number, rounds) for name, text in FILTERS.items()
         },
+        "interaction": interaction.measure(rounds=2 * rounds),
     }
 
 
@@ -96,9 +98,14 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         for name, it in figures["content"].items()
     ]
     heads = ("filters", "readers", "matching", "find", "one by one", "ask", "one by one")
+    changed = [
+        (name, f"{it['us']:.2f}", f"{it['added_us']:.2f}", f"{it['goal_us']:g}")
+        for name, it in figures["interaction"].items()
+    ]
     return [
         Table("Roles", ("what", "instances", "ms", "CPU ms", "goal ms"), rows),
         Table("Content filters, CPU ms for a message", heads, filters),
+        Table("Deliveries with three masks", ("what", "CPU µs", "added µs", "goal µs"), changed),
     ]
 
 

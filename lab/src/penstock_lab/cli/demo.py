@@ -18,6 +18,10 @@ DEMOS = {
         "nursing_home.story",
         "an emergency opens data to those who can help, and closes it again",
     ),
+    "homecare": (
+        "homecare",
+        "what a doctor prescribes: who gets it, and as what; where patients are, and how exactly",
+    ),
     "media": ("media", "an opt-out by category, and an account deleted across four services"),
     "hospital": ("hospital", "one stream of patients, four audiences, each with its view"),
 }

@@ -20,10 +20,13 @@ from typing import Any
 from argon2 import PasswordHasher
 
 from penstock.components import MosquittoServer, processes
+from penstock.config import load
 from penstock.model.document import Document
+from penstock.store.audit.signatures import Signer
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
+from penstock.telemetry import configure
 
 _RUN = "import sys; from penstock.cli import main; main(sys.argv[1:])"
 
@@ -49,13 +52,17 @@ def set_up(
         folder = Path(name)
         broker = stack.enter_context(MosquittoServer(folder / "broker", persistent=False))
         store_url = f"sqlite:///{folder / 'penstock.db'}"
-        with Database.open(store_url) as database:
-            checked = CheckedDefinitions(Definitions(database))
-            checked.apply(documents, actor="demo", reason="a demonstration")
         passwords = {user: secrets.token_urlsafe(12) for user in users}
         _write_passwords(folder / "passwords", passwords)
         port = processes.free_port()
         configuration = _configure(folder, broker, port, sections or {})
+        signer = None
+        if any(it.kind == "appointment" for it in documents):
+            configure(level="error")  # the key is new, and nobody has to keep it
+            signer = Signer.open(load(configuration, {}).audit.signing_key)
+        with Database.open(store_url) as database:
+            checked = CheckedDefinitions(Definitions(database), signer=signer)
+            checked.apply(documents, actor="demo", reason="a demonstration")
         process = processes.start(
             [sys.executable, "-c", _RUN, "--config", str(configuration), "gateway"],
             log=folder / "gateway.log",

@@ -14,22 +14,20 @@ from rich.text import Text
 
 from penstock.cli.access.decision_context import (
     KnownSituations,
+    choose_subject,
     data_subject_options,
+    explain_access,
+    find_topic,
+    kafka_options,
     know_choices,
     know_situations,
     open_questions,
+    refuse_others,
     render_consent,
     render_seen,
     situation_option,
     tell_consent,
     tell_seen,
-)
-from penstock.cli.access.kafka_access import (
-    choose_subject,
-    explain_access,
-    find_topic,
-    kafka_options,
-    refuse_others,
 )
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
@@ -192,7 +190,7 @@ def _check_kafka(
     from penstock.kafka import WantedAccess
 
     if user is None:
-        raise UsageError("whom to ask about is not said", fix="add --subject USER")
+        raise UsageError("no subject is named", fix="add --subject USER")
     with open_questions() as (checked, database):
         snapshot, meaning = _read_definitions(checked, epoch)
         access = WantedAccess(meaning)

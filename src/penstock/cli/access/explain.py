@@ -12,20 +12,18 @@ from rich.text import Text
 from penstock.cli.access.decision_context import (
     Held,
     KnownSituations,
+    choose_subject,
     data_subject_options,
+    find_topic,
+    kafka_options,
     know_choices,
     know_situations,
     open_questions,
+    refuse_others,
     render_consent,
+    show_readers,
     situation_option,
     tell_consent,
-)
-from penstock.cli.access.kafka_access import (
-    choose_subject,
-    find_topic,
-    kafka_options,
-    refuse_others,
-    show_readers,
 )
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.policy.access.emergencies import Emergency
     from penstock.policy.access.objects import ObjectLayout
     from penstock.policy.authorizer import Authorizer
+    from penstock.policy.interaction import Rule
 
 MOST_NAMES = 12
 
@@ -118,6 +117,18 @@ def command(
         "policies_required": access.settings.required,
         "policies": policies,
         "preferences": preferences,
+        "interaction": [
+            {
+                "rule": it.name,
+                "at": it.at,
+                "subject": it.subject,
+                "exempt": [who if known is None else known.text for who, known in it.exempt],
+                "when": it.condition.text,
+                "effect": _tell_effect(it),
+            }
+            for action in ACTIONS
+            for it in authorizer.interaction.rules(action, topic)
+        ],
         "consent": {
             **tell_consent(choices, authorizer.consent.subjects, topic),
             "prohibited": choices.prohibited,
@@ -134,6 +145,13 @@ def _explain_kafka(view: str | None, kafka_topic: str | None, *, as_json: bool) 
         snapshot, meaning = checked.current()
     access = WantedAccess(meaning)
     show_readers(access, find_topic(access, view, kafka_topic), snapshot.epoch, as_json=as_json)
+
+
+def _tell_effect(rule: Rule) -> str:
+    """Say what a restriction or a transformation does where its condition holds."""
+    if not rule.transforms:
+        return "denies" if rule.forbids else "permits"
+    return f"{'converts' if rule.converts else 'changes'}, order {rule.order}"
 
 
 def _list_claims(authorizer: Authorizer, effective: PurposeSet | None) -> list[dict[str, str]]:
@@ -209,10 +227,21 @@ def _render(console: Console, data: dict[str, Any]) -> None:
         for item in data["preferences"]:
             shown.add_row(item["preference"], Text(item["publisher"]), Text(item["when"]))
         console.print(shown)
+    _render_interaction(console, data["interaction"])
     if data["situations"]["trouble"]:
         trouble = f"situations are not known: {data['situations']['trouble']}"
         console.print(Text(trouble, "yellow"))
     console.print(f"under epoch {data['epoch']}", style="dim")
+
+
+def _render_interaction(console: Console, rules: list[dict[str, Any]]) -> None:
+    if not rules:
+        return
+    shown = table("interaction rule", "at", "for", "but not for", "when", "effect")
+    for item in rules:
+        texts = (item["at"], item["subject"], ", ".join(item["exempt"]), item["when"])
+        shown.add_row(item["rule"], *map(Text, texts), item["effect"])
+    console.print(shown)
 
 
 def _render_choices(console: Console, consent: dict[str, Any]) -> None:

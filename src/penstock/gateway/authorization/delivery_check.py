@@ -32,7 +32,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from penstock.gateway.authorization.denials import Denials
@@ -212,15 +211,16 @@ class DeliveryCheck:
         """Change a message as transformations say; where that cannot be done, deny it."""
         reshaping = change.reshaping
         through = change.through
-        seen = self._see(packet, self._stamps.read(packet.properties.reserved), through)
-        message = seen[0]
-        made = message.reshaped.get(reshaping) if message is not None else "unseen message"
-        if made is None and message is not None:
-            made = self._reshape(session, message, change, seen[1])
+        stamp = self._stamps.read(packet.properties.reserved)
+        message = self._make_message(packet, stamp)
+        made = message.reshaped.get(reshaping)
+        if made is None:
+            e = {} if reshaping.fixed else self._see(packet, stamp, through)[1]
+            made = self._reshape(session, message, change, e)
             if reshaping.fixed:
                 message.reshaped[reshaping] = made
         rule = f"transformation {reshaping.name}"
-        if message is None or not isinstance(made, Reshaped) or made.payload is None:
+        if not isinstance(made, Reshaped) or made.payload is None:
             return DeliveryDecision(None, Refusal("interaction", rule))
         topic = made.topic
         if any(it.content is not None for it in through):
@@ -233,7 +233,14 @@ class DeliveryCheck:
                 return DeliveryDecision(None, OTHER_EVENT)
         if topic is not None and not self._may_become(topic, through):
             return DeliveryDecision(None, Refusal("interaction", rule))
-        sent = replace(packet, payload=made.payload)
+        sent = Publish(
+            packet.first,
+            packet.topic_field,
+            packet.topic,
+            packet.packet_id,
+            packet.properties,
+            made.payload,
+        )
         if topic is not None:
             sent.rename(topic)
         self._denials.transformed(session, rule)

@@ -17,7 +17,7 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from penstock.lang.limits import MAX_EXACT, MAX_NUMERAL, MAX_STRING, MIN_INT
+from penstock.lang.errors import MAX_EXACT, MAX_NUMERAL, MAX_STRING, MIN_INT
 from penstock.lang.scalars import DOUBLE_PATTERN, INT_PATTERN, LOWER, TIMESTAMP_PATTERN
 from penstock.lang.spark.values import (
     DAY,

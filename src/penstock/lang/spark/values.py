@@ -27,8 +27,8 @@ from pyspark.sql import types as spark_types
 
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang import tree
+from penstock.lang.errors import MAX_DURATION, MAX_INT, MAX_TIMESTAMP, MIN_INT, MIN_TIMESTAMP
 from penstock.lang.expression import Expression
-from penstock.lang.limits import MAX_DURATION, MAX_INT, MAX_TIMESTAMP, MIN_INT, MIN_TIMESTAMP
 from penstock.lang.scalars import EPOCH, MICROSECOND
 from penstock.lang.types import (
     BOOL,

@@ -5,7 +5,14 @@ from penstock.model.kinds.controls import Control, ControlPublisher, ControlSubs
 from penstock.model.kinds.events import Action, Event
 from penstock.model.kinds.interaction import Restriction, Table, Transformation
 from penstock.model.kinds.plans import Plan, Scenario
-from penstock.model.kinds.policies import EmergencyPolicy, Enforcement, Policy, Preference
+from penstock.model.kinds.policies import (
+    EmergencyPolicy,
+    Enforcement,
+    ObjectShape,
+    Policy,
+    Preference,
+    Vocabulary,
+)
 from penstock.model.kinds.principals import Attributes, Group, Right, User
 from penstock.model.kinds.purposes import (
     Presubscription,
@@ -23,7 +30,6 @@ from penstock.model.kinds.roles import (
 )
 from penstock.model.kinds.streams import Stream
 from penstock.model.kinds.views import Hierarchy, View
-from penstock.model.kinds.vocabularies import ObjectShape, Vocabulary
 
 __all__ = [
     "KINDS",

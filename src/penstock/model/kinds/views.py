@@ -10,7 +10,8 @@ from pydantic import Field, JsonValue, model_validator
 from penstock.errors import quote
 from penstock.model.definition import Concern, Definition, Part, PlainName, Reference, register
 from penstock.model.kinds.fields import Milliseconds, PurposePath
-from penstock.model.kinds.streams import TopicName
+from penstock.model.kinds.interaction import Transformation
+from penstock.model.kinds.streams import FieldName, TopicName
 from penstock.model.purposes import SET_LIMIT
 
 ANONYMIZER_LIMIT: Final = 64
@@ -70,6 +71,18 @@ class View(Definition):
         description="What is done to each record, in this order: "
         "`{anonymizer: NAME, keys: [FIELD], …}`. Empty: records pass as they are.",
     )
+    transformation: Annotated[PlainName, Reference("transformation")] | None = Field(
+        default=None,
+        description="A transformation whose anonymizers come before those of the view, and whose "
+        "fields to remove the view does not have. It is done to every record: whom it is about, "
+        "and when, is about subscribers.",
+    )
+    remove: tuple[FieldName, ...] = Field(
+        default=(),
+        max_length=ROLE_LIMIT,
+        strict=False,
+        description="Fields of the stream that the view does not have.",
+    )
     window: Window | None = Field(
         default=None, description="How records are put together for anonymizers that need it."
     )
@@ -103,6 +116,15 @@ class View(Definition):
     def topic(self) -> str:
         """The topic that carries the view's records."""
         return f"{self.stream}-{self.name}"
+
+    def behind(self, transformation: Transformation) -> View:
+        """Return the view that does by itself what a transformation does before it."""
+        changes = {
+            "transformation": None,
+            "anonymizers": (*transformation.anonymizers, *self.anonymizers),
+            "remove": tuple(dict.fromkeys((*transformation.remove, *self.remove))),
+        }
+        return self.model_copy(update=changes)
 
 
 Value = Annotated[str, Field(max_length=TEXT_LIMIT)]

@@ -32,7 +32,6 @@ from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
-import opendp.prelude as dp
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
@@ -125,9 +124,6 @@ class Ledger:
         return made
 
 
-dp.enable_features("contrib")
-
-
 class Noise(Protocol):
     """Adds noise to whole numbers."""
 
@@ -146,6 +142,10 @@ class LaplaceNoise:
     """Discrete Laplace noise that hides `sensitivity` within `epsilon`."""
 
     def __init__(self, sensitivity: int, epsilon: Fraction) -> None:
+        # Loaded here: all processes that keep state load this module, and few of them draw noise.
+        import opendp.prelude as dp  # noqa: PLC0415
+
+        dp.enable_features("contrib")
         make: Any = dp.m.make_laplace
         space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
         scale = float(sensitivity / epsilon)

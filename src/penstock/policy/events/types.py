@@ -24,7 +24,7 @@ from datetime import UTC, date, datetime, time
 from typing import Any, Final, NamedTuple
 
 from penstock.lang import BOOL, DOUBLE, INT, STRING, TIMESTAMP, RecordType, Type
-from penstock.lang.limits import MAX_EXACT
+from penstock.lang.errors import MAX_EXACT
 from penstock.lang.scalars import is_text, read_timestamp
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import prometheus_client as prometheus
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.supervisor.gathered_metrics import OWN, SIZE_LIMIT, fetch, gather, merge
+from penstock.supervisor.supervisor import OWN, SIZE_LIMIT, fetch, gather, merge
 from penstock.telemetry import Endpoint, Health
 
 SCRAPED = "penstock_part_scraped"

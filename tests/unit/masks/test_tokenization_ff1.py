@@ -4,8 +4,8 @@ import string
 
 import pytest
 
-from penstock.masks.ff1 import FF1, NumberFormat, TextFormat
 from penstock.masks.fields import FieldType
+from penstock.masks.tokenization import FF1, NumberFormat, TextFormat
 
 SHORT = "2B7E151628AED2A6ABF7158809CF4F3C"
 MIDDLE = SHORT + "EF4359D8D580AA4F"
