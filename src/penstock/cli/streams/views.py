@@ -142,7 +142,10 @@ def _make_action(action: str, about: str) -> None:
     @json_option
     def act(names: tuple[str, ...], everything: bool, as_json: bool) -> None:
         if bool(names) == everything:
-            raise UsageError(f"which views to {action} is not said", fix="name views, or --all")
+            raise UsageError(
+                "name the views, or --all, not both",
+                fix=f"`penstock views {action} VIEW`, or `--all`",
+            )
         from penstock.pipeline.service.control import ACTIONS, Control
 
         config = configuration()

@@ -112,8 +112,8 @@ def test_what_is_wrong_with_a_file_is_told_and_nothing_is_applied(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["start"], "which views to start is not said"),
-        (["start", "x", "--all"], "which views to start is not said"),
+        (["start"], "name the views, or --all"),
+        (["start", "x", "--all"], "name the views, or --all"),
         (["start", "x"], "there is no view 'x'"),
         (["feed", "x", "p.csv"], "there is no stream 'x'"),
         (["import", "no.json"], "cannot be read"),
