@@ -267,13 +267,14 @@ class ClientConnection(ClientReplies):
 
     def pass_on(self, packet: Publish, properties: bytes) -> None:
         """Pass a message on that was accepted, over the lane or the client's own connection."""
+        made = packet.to_v5(properties + self.origin(packet))
         if self.lane is None or packet.first & _QOS:
-            self.broker().write([packet.to_v5(properties)])
+            self.broker().write([made])
         else:
-            self.lane.write(self, [packet.to_v5(properties + self.origin(packet))])
+            self.lane.write(self, [made])
 
     def origin(self, packet: Publish) -> bytes:
-        """Return what tells whose message it is, where the broker keeps it for No Local."""
+        """Return what tells whose message it is, where the broker keeps it."""
         return self.context.rules.origin(self.session) if packet.retain else b""
 
     def is_unsettled(self) -> bool:
@@ -435,6 +436,12 @@ class ClientConnection(ClientReplies):
             self.context.wills.forget(self.session)
         if self.upstream is not None:
             self.upstream.close(instead or said)
+
+    def kick(self) -> None:
+        """End the connection on an operator's word: nothing more of it passes, either."""
+        if self.pinned is not None and not self.ended:
+            self.pinned.recall(self)
+        self.end(Cause.DENIED, farewell=Disconnect(int(ReasonCode.ADMINISTRATIVE_ACTION)))
 
     def forget(self) -> None:
         """Take note that the transport is gone; what was sent goes now, not when garbage does."""
