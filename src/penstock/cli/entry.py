@@ -57,6 +57,9 @@ VERBS: dict[str, Verb] = {
     "suggest": Verb(
         "streams.suggest:command", "Suggest what fields are, and a draft, from a sample."
     ),
+    "access": Verb(
+        "access.matrix:command", "Show who sees which attribute of which stream, and when."
+    ),
     "check": Verb(
         "access.check:command", "Ask whether a subject may read or write a topic, and why."
     ),

@@ -83,6 +83,7 @@ def authorizer_of(
     definitions: DefinitionSet,
     opt_outs: OptOutIndex = NOBODY,
     roles: RoleContext | None = None,
+    read_key: Callable[[], bytes] | None = None,
 ) -> Authorizer:
     """Make what decides as a gateway with these settings and these opt-outs does."""
     return make_authorizer(
@@ -92,6 +93,7 @@ def authorizer_of(
         defined_users=gateway.authentication.defined_users,
         opt_outs=opt_outs,
         roles=roles or RoleContext(place=gateway.place),
+        read_key=read_key,
     )
 
 

@@ -186,7 +186,8 @@ def _read_step(item: object, place: str, problems: list[Problem]) -> Step | None
 
 
 def _describe(detail: ErrorDetails, kind: type[StatefulAnonymizer], place: str) -> Problem:
-    for step in detail["loc"]:
+    # Parentheses mark which form of a value was meant: nothing that stands in the document.
+    for step in (it for it in detail["loc"] if not str(it).startswith("(")):
         place += f"[{step}]" if isinstance(step, int) else f".{step}"
     match detail["type"]:
         case "extra_forbidden":

@@ -20,9 +20,8 @@ from penstock.kafka.administration import (
     open_administration,
     parse_permission,
 )
-from penstock.kafka.audit import AccessAudit
 from penstock.kafka.cluster import Cluster, make_topics, wanted_topics
-from penstock.kafka.drift import Drift
+from penstock.kafka.drift import AccessAudit, Drift
 from penstock.kafka.reconciler import Reconciler, ReconcileResult, open_reconciler
 from penstock.kafka.watch import run_watch
 

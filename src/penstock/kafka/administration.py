@@ -19,8 +19,8 @@ from sqlalchemy import Connection
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.kafka.acls import RoleStatus, UserStatus, WantedAccess, role_status, user_status
-from penstock.kafka.audit import AccessAudit
 from penstock.kafka.credentials import CredentialVault, derive
+from penstock.kafka.drift import AccessAudit
 from penstock.kafka.reconciler import Reconciler, ReconcileResult, open_reconciler
 from penstock.model.document import Document, Key
 from penstock.model.kinds.roles import TARGETS, Permission

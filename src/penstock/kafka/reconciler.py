@@ -31,10 +31,10 @@ from functools import partial
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import PenstockError
 from penstock.kafka.acls import WantedAccess
-from penstock.kafka.audit import AccessAudit
 from penstock.kafka.cluster import PRINCIPAL, Cluster
 from penstock.kafka.credentials import CredentialVault
 from penstock.kafka.drift import (
+    AccessAudit,
     Drift,
     compare_acls,
     compare_users,

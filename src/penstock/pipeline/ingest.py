@@ -125,7 +125,7 @@ def _feed(path: Path, form: str, stream: Stream, topic: Topic) -> int:
             raise UsageError(
                 f"{quote(path.name)} holds rows that cannot be read, of {len(wrong)} the first: "
                 f"{wrong[0]}; {fed} records were fed",
-                fix=f"{ENCODE if wrong[0].as_py() == NO_TEXT else 'mend the file'}"
+                fix=f"{ENCODE if wrong[0].as_py() == NO_TEXT else 'correct the file'}"
                 f"{', and feed the rest' if fed else ''}",
             )
         fed += _append(topic, rows.values)

@@ -42,7 +42,13 @@ from penstock.rights.dispatch.message import (
     failed,
 )
 from penstock.rights.erasure.published import read_rows
-from penstock.rights.erasure.records import StreamRecords, ViewTrace, trace_views
+from penstock.rights.erasure.records import (
+    ABSENT,
+    StreamRecords,
+    ViewTrace,
+    find_absent,
+    trace_views,
+)
 from penstock.rights.erasure.retained import read_retained
 from penstock.store.audit.entry import Entry
 from penstock.store.audit.entry import Outcome as AuditOutcome
@@ -217,6 +223,8 @@ class ExportService:
         return (row for row in found if isinstance(row, dict) and trace.is_about(row))
 
     def _list_missing(self, definitions: DefinitionSet) -> Iterator[dict[str, str]]:
+        for name in find_absent(self._config, definitions):
+            yield {"place": name, "reason": ABSENT}
         for name, stream in sorted(definitions.of(Stream).items()):
             if stream.subject is None:
                 yield {"place": name, "reason": "the stream does not say whom records are about"}

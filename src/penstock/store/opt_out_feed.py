@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Final
 
@@ -110,10 +110,10 @@ class OptOutFeed:
         since = index.epoch
         while since < epoch:
             rows = connection.execute(_PAGE_SINCE, {"since": since, "upto": epoch}).all()
-            counts: dict[str, Counter[int]] = {}
+            counts: dict[str, Counter[int]] = defaultdict(Counter)
             for _, subject, purpose, choice in rows:
                 who = number_of(subject)
-                counts.setdefault(purpose, Counter())[who] += 1 if choice == Choice.OPT_OUT else -1
+                counts[purpose][who] += 1 if choice == Choice.OPT_OUT else -1
                 if changed is not None:
                     changed.add(who)
             since = rows[-1].epoch if rows else epoch

@@ -111,8 +111,9 @@ def test_no_local_is_kept(meet: Callable[[str, int], Paho], topic: str) -> None:
     assert [it for it in got if it.startswith(b"old")] == mine
 
 
-@BROKERS
+@pytest.mark.needs("mosquitto")
 def test_a_retained_message_of_its_own_is_no_exception(make: Make, topic: str) -> None:
+    """HiveMQ CE, which gets no lanes, makes an exception of it."""
     client, other = make(), make()
     client.publish(topic, b"mine", retain=True)
     client.subscribe(RequestedSubscription(topic, 1, no_local=True))
@@ -160,8 +161,25 @@ def _until(box: queue.Queue[bytes], ends: int) -> list[bytes]:
     return got
 
 
-# HiveMQ CE deals with a client's PUBLISH and SUBSCRIBE in any order, and answers a PINGREQ at once:
-# before it, these hold neither with lanes nor, but for wills, without.
+# HiveMQ CE deals with a client's PUBLISH and SUBSCRIBE in any order, with lanes and without.
+
+
+@BROKERS
+def test_with_a_broker_that_does_not_answer_in_turn_there_are_no_lanes(
+    gateway: GatewayThread, broker: AnyBroker, make: Make, topic: str
+) -> None:
+    """HiveMQ CE answers a PINGREQ at once: on a change from lane to own, order would be lost."""
+    assert gateway.gateway.lanes.ready == isinstance(broker, MosquittoServer)
+    reader = make()
+    reader.subscribe(topic)
+    for number in range(scaled(10)):
+        with RawClient(gateway.port) as writer:
+            writer.connect()
+            sent = [b"%d-%d" % (number, it) for it in range(40)]
+            for payload in sent[:-1]:
+                writer.publish(topic, payload)
+            writer.publish(topic, sent[-1], response_topic="answers")
+            assert [payload for _, payload in reader.texts(40, quiet=0)] == sent
 
 
 @pytest.mark.needs("mosquitto")

@@ -11,7 +11,7 @@ import pytest
 from penstock.components import KafkaCluster
 from penstock.errors import UnavailableError
 from penstock.kafka import Acl, Cluster, PendingError, open_reconciler
-from penstock.kafka.audit import AccessAudit
+from penstock.kafka.drift import AccessAudit
 from tests.support.kafka.officers import Officer, open_officer, stream, view
 
 pytestmark = pytest.mark.needs("java", "jars")

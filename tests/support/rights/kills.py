@@ -58,7 +58,7 @@ WORKER_POINTS = ("before-send", "after-send", "before-recording", "after-recordi
 POINTS = (*PUBLISHER_POINTS, *WORKER_POINTS)
 LEASE = 0.4
 TOGETHER = 3
-PATIENCE = 60
+PATIENCE = 600  # a note that failed four times in a row waits for more than a minute
 RANK = {
     ProgressStatus.INIT: 0, ProgressStatus.SENT: 1, ProgressStatus.ACKNOWLEDGED: 2,
     ProgressStatus.SENDFAILED: 3, ProgressStatus.FAILED: 3, ProgressStatus.COMPLETED: 4,

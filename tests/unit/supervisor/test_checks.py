@@ -19,9 +19,10 @@ from penstock.config.loader import check, read_text
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
 from penstock.store.migrations import VERSION_TABLE, code_version
-from penstock.supervisor.checks import Finding, Verdict, installation, network
-from penstock.supervisor.checks.installation import run_checks
-from penstock.supervisor.checks.network import check_access
+from penstock.supervisor import checks as network
+from penstock.supervisor import installation_checks as installation
+from penstock.supervisor.checks import Finding, Verdict, check_access
+from penstock.supervisor.installation_checks import run_checks
 from penstock.supervisor.parts import PARTS, Part
 from tests.support.gateway.certificates import Authority
 

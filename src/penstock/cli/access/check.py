@@ -190,7 +190,7 @@ def _check_kafka(
     from penstock.kafka import WantedAccess
 
     if user is None:
-        raise UsageError("whom to ask about is not said", fix="add --subject USER")
+        raise UsageError("no subject is named", fix="add --subject USER")
     with open_questions() as (checked, database):
         snapshot, meaning = _read_definitions(checked, epoch)
         access = WantedAccess(meaning)

@@ -269,7 +269,7 @@ def choose_subject(topic: str | None, view: str | None, kafka_topic: str | None)
     """Refuse a question about nothing, and one about two things."""
     if sum(it is not None for it in (topic, view, kafka_topic)) != 1:
         raise UsageError(
-            "what to ask about is not said, or more than one thing",
+            "name one thing to ask about",
             fix="give one: an MQTT topic, --view VIEW, or --kafka-topic TOPIC",
         )
 

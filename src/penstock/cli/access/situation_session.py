@@ -145,9 +145,9 @@ def confirm_subject(desk: Desk, subject: str) -> None:
         return
     told = f"{quote(subject)} stands in no definition and never was in a situation"
     if not sys.stdin.isatty():
-        raise UsageError(told, fix="mend the name, or say that it is right with --yes")
+        raise UsageError(told, fix="correct the name, or confirm it with --yes")
     if not click.confirm(f"{told}. Is the name right?", err=True):
-        raise UsageError(f"{quote(subject)} was not meant", fix="mend the name")
+        raise UsageError(f"{quote(subject)} was not meant", fix="correct the name")
 
 
 def _is_known(desk: Desk, subject: str) -> bool:

@@ -245,7 +245,7 @@ def assign(name: str, role: str, as_json: bool) -> None:
 @json_option
 def remove(name: str, role: str, as_json: bool) -> None:
     """Take ROLE from a user; whoever is reading by it stops."""
-    _change(as_json, f"{name} has the role {role} no more", lambda it: it.remove_role(name, role))
+    _change(as_json, f"took the role {role} from {name}", lambda it: it.remove_role(name, role))
 
 
 @user_command.command("show")
@@ -325,7 +325,7 @@ def allow(name: str, permission: str, write: bool, as_json: bool) -> None:
 def revoke(name: str, permission: str, write: bool, as_json: bool) -> None:
     """Remove PERMISSION from a role; whoever is reading by it stops."""
     to = "write" if write else "read"
-    said = f"role {name} has {permission} no more"
+    said = f"revoked {permission} from role {name}"
     _change(as_json, said, lambda it: it.remove_permission(name, permission, allow=to))
 
 

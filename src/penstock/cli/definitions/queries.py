@@ -99,7 +99,8 @@ def _render_list(console: Console, documents: list[Document], epoch: int) -> Non
     for document in documents:
         shown.add_row(document.kind, Text(document.name, "bold"), Text(_summary(document)))
     console.print(shown)
-    console.print(f"{len(documents)} definitions at epoch {epoch}", style="dim")
+    noun = "definition" if len(documents) == 1 else "definitions"
+    console.print(f"{len(documents)} {noun} at epoch {epoch}", style="dim")
 
 
 def _summary(document: Document) -> str:

@@ -311,7 +311,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
     The exit code is 0 if everything is there that the configured parts need, else 3.
     """
-    from penstock.supervisor.checks.installation import run_checks
+    from penstock.supervisor.installation_checks import run_checks
     from penstock.supervisor.parts import configured_parts
     from penstock.telemetry import configure
 

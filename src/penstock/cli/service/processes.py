@@ -149,7 +149,9 @@ def down(as_json: bool) -> None:
             )
         time.sleep(POLL_SECONDS)
     stopped = {"stopped": True, "parts": [part.part for part in status.parts]}
-    show(as_json, stopped, lambda console: console.print(f"stopped {len(status.parts)} parts"))
+    count = len(status.parts)
+    said = f"stopped {count} {'part' if count == 1 else 'parts'}"
+    show(as_json, stopped, lambda console: console.print(said))
 
 
 @click.command("status")

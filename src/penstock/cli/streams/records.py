@@ -1,4 +1,4 @@
-"""`penstock connect` and `consume`: rows become records of streams; readers read views at Kafka.
+"""`connect`, `views feed`, `consume`: rows become records; readers read views at Kafka.
 
 Rules that hold here:
 - Each row of a file is ingested once, also after a crash in the middle. A row that is no record
@@ -25,6 +25,7 @@ from rich.text import Text
 
 from penstock.cli.output import console, json_option, print_json, show, table
 from penstock.cli.session import configuration, open_definitions
+from penstock.cli.streams.view_access import note_use
 from penstock.errors import DeniedError, UsageError, quote
 
 if TYPE_CHECKING:
@@ -138,6 +139,75 @@ def _render_fed(target: Console, done: list[Fed]) -> None:
         target.print(
             f"… and {len(rows) - BAD_ROWS_SHOWN:,} more: see them with --json", style="dim"
         )
+
+
+@click.command("feed")
+@click.argument("stream")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--delimiter", metavar="CHARACTER", help="What stands between cells of CSV.")
+@click.option("--encoding", help="How CSV is encoded, such as cp1252.")
+@click.option(
+    "--header/--no-header",
+    default=None,
+    help="Whether the first line of CSV names the columns; without it they are the fields of the "
+    "stream, in order.",
+)
+@click.option("--again", is_flag=True, help="Feed files that were fed before, too.")
+@json_option
+def feed(
+    stream: str,
+    *,
+    files: tuple[str, ...],
+    delimiter: str | None,
+    encoding: str | None,
+    header: bool | None,
+    again: bool,
+    as_json: bool,
+) -> None:
+    """Append the records of files to STREAM: CSV, JSON lines, Parquet or Avro, by their endings.
+
+    The encoding, the delimiter and the header of CSV are detected, and shown. A file that was fed
+    to the stream before is refused, whatever its name.
+    """
+    from penstock.eventlog import EventLog
+    from penstock.model.kinds import Stream
+    from penstock.pipeline.ingest import CsvOptions, FedFiles
+    from penstock.pipeline.ingest import feed as feed_file
+
+    if delimiter is not None:
+        delimiter = "\t" if delimiter == "\\t" else delimiter
+        if len(delimiter) != 1:
+            raise UsageError(
+                f"{quote(delimiter)} is not one character", fix="write one, such as ';' or '\\t'"
+            )
+
+    config = configuration()
+    with open_definitions() as store:
+        definitions = store.current()[1]
+    found = definitions.get(Stream, stream)
+    if found is None:
+        known = ", ".join(definitions.of(Stream)) or "none yet"
+        raise UsageError(f"there is no stream {quote(stream)}", fix=f"streams are {known}")
+    topic = EventLog(config.pipeline.event_log).topic(found.topic)
+    options = CsvOptions(encoding, delimiter, header)
+    earlier = FedFiles(config.pipeline.folder, found.name)
+    fed: dict[str, int] = {}
+    dialects: dict[str, str] = {}
+    for file in files:
+        path = Path(file)
+        digest = "" if again else earlier.refuse(path)
+        fed[file], dialect = feed_file(path, found, topic, options)
+        earlier.note(path, digest or earlier.digest(path), fed[file])
+        note_use("stream.fed", stream=found.name, count=fed[file])
+        if dialect is not None:
+            dialects[file] = str(dialect)
+
+    def render(target: Console) -> None:
+        for file, rows in fed.items():
+            told = f" ({dialects[file]})" if file in dialects else ""
+            target.print(f"{rows:,} {'record' if rows == 1 else 'records'} of {file}{told}")
+
+    show(as_json, {"fed": fed, "csv": dialects, "next": topic.next_offset}, render)
 
 
 VARIABLE = "PENSTOCK_READER_PASSWORD"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.definitions.changes import change_data, render_change
-from penstock.cli.output import json_option, show, table
+from penstock.cli.output import console, json_option, show, table
 from penstock.cli.session import (
     actor,
     change_definitions,
@@ -23,13 +24,15 @@ from penstock.cli.session import (
     open_definitions,
     refuse_missing_store,
 )
-from penstock.cli.streams.view_access import admit_reader, asking_reader, note_use
+from penstock.cli.streams.records import feed
+from penstock.cli.streams.view_access import admit_reader, asking_reader
 from penstock.cli.streams.view_risk import command as risk
 from penstock.cli.streams.view_risk import compare
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
     from penstock.definitions import DefinitionSet
+    from penstock.model.kinds import View
 
 COLOURS = {"running": "green", "paused": "yellow", "waiting": "yellow", "failed": "bold red"}
 COLUMNS = (
@@ -39,6 +42,10 @@ COLUMNS = (
 NARROW = 100
 SPARED = {"stream", "read"}
 MOST_ROWS = 10_000
+PROGRESS_SECONDS = 2.0
+GAP = 2
+"""Spaces between columns."""
+RELEASE = "they leave when views run: `penstock views run --once`"
 
 
 @click.group("views")
@@ -135,7 +142,10 @@ def _make_action(action: str, about: str) -> None:
     @json_option
     def act(names: tuple[str, ...], everything: bool, as_json: bool) -> None:
         if bool(names) == everything:
-            raise UsageError(f"which views to {action} is not said", fix="name views, or --all")
+            raise UsageError(
+                "name the views, or --all, not both",
+                fix=f"`penstock views {action} VIEW`, or `--all`",
+            )
         from penstock.pipeline.service.control import ACTIONS, Control
 
         config = configuration()
@@ -148,10 +158,18 @@ def _make_action(action: str, about: str) -> None:
             allowed = sources | {target}
             chosen = [name for name in chosen if control.wanted(name).state in allowed]
         states = {name: control.change(name, action) for name in chosen}
+        held = [it for it in _describe() if it["view"] in states] if action == "stop" else []
 
         def render(target: Console) -> None:
             for name, state in states.items():
                 target.print(Text.assemble((name, "bold"), f" {state}"))
+            for row in held:
+                if row["held"]:
+                    runs = control.condition(row["view"]) is not None
+                    told = "the running pipeline releases them" if runs else RELEASE
+                    target.print(
+                        f"{row['view']} still holds {_count_records(row['held'])} → {told}"
+                    )
 
         show(as_json, states, render)
 
@@ -161,7 +179,8 @@ for _action, _about in {
     "start": "Start views from their checkpoint, or from the beginning of the stream.",
     "pause": "Pause views; buffered records are kept.",
     "resume": "Resume paused views.",
-    "stop": "Stop views; buffered records are published or suppressed first.",
+    "stop": "Stop views. Records that they hold back leave first, published or rejected: at once "
+    "where `penstock views run` runs, else in its next run.",
 }.items():
     _make_action(_action, _about)
 
@@ -169,7 +188,11 @@ for _action, _about in {
 @command.command("run")
 @click.option("--once", is_flag=True, help="Catch up with the ends of the streams, and exit.")
 def run(once: bool) -> None:
-    """Run the views that should run, until Ctrl-C or SIGTERM."""
+    """Run the views that should run, until Ctrl-C or SIGTERM.
+
+    With --once it says in the end what each view read, published and rejected, what it holds back,
+    why, and what releases it.
+    """
     from penstock.pipeline.records.parser import use_person_keys
     from penstock.pipeline.service.manager import Manager
     from penstock.pipeline.service.process import run_until_told
@@ -195,10 +218,15 @@ def run(once: bool) -> None:
             store = CheckedDefinitions(Definitions(database))
             vault = VaultAddress(config.store.connection_url())
             consent = ConsentBook.open(database, config.consent.key).opt_outs
-            definitions = lambda: store.current()[1]  # noqa: E731 - asked for again and again
+
+            def definitions() -> DefinitionSet:
+                return store.current()[1]
+
             manager = Manager(spark, config.pipeline, definitions, vault, config.kafka, consent)
             if once:
-                manager.run_once()
+                with _telling_progress():
+                    manager.run_once()
+                _say_held(console(), definitions())
             else:
                 confirmed = store.definitions.confirmed
                 run_until_told(config, spark, manager, definitions, stop, confirmed)
@@ -206,72 +234,71 @@ def run(once: bool) -> None:
         spark.stop()
 
 
-@command.command("feed")
-@click.argument("stream")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--delimiter", metavar="CHARACTER", help="What stands between cells of CSV.")
-@click.option("--encoding", help="How CSV is encoded, such as cp1252.")
-@click.option(
-    "--header/--no-header",
-    default=None,
-    help="Whether the first line of CSV names the columns; without it they are the fields of the "
-    "stream, in order.",
-)
-@click.option("--again", is_flag=True, help="Feed files that were fed before, too.")
-@json_option
-def feed_files(
-    stream: str,
-    *,
-    files: tuple[str, ...],
-    delimiter: str | None,
-    encoding: str | None,
-    header: bool | None,
-    again: bool,
-    as_json: bool,
-) -> None:
-    """Append the records of files to STREAM: CSV, JSON lines, Parquet or Avro, by their endings.
+@contextmanager
+def _telling_progress() -> Iterator[None]:
+    """Say now and then how far views are, where somebody looks."""
+    target = console(errors=True)
+    done = threading.Event()
 
-    The encoding, the delimiter and the header of CSV are detected, and shown. A file that was fed
-    to the stream before is refused, whatever its name.
-    """
-    from penstock.eventlog import EventLog
-    from penstock.model.kinds import Stream
-    from penstock.pipeline.ingest import CsvOptions, FedFiles, feed
+    def tell() -> None:
+        told = ""
+        while not done.wait(PROGRESS_SECONDS):
+            rows = [it for it in _describe() if it["wanted"] == "running"]
+            text = ", ".join(
+                f"{it['view']} {it['read']:,} of {it['read'] + it['lag']:,}" for it in rows
+            )
+            if text != told:
+                target.print(f"records read: {text}")
+                told = text
 
-    if delimiter is not None:
-        delimiter = "\t" if delimiter == "\\t" else delimiter
-        if len(delimiter) != 1:
-            raise UsageError(
-                f"{quote(delimiter)} is not one character", fix="write one, such as ';' or '\\t'"
+    teller = threading.Thread(target=tell, daemon=True)
+    if target.is_terminal:
+        teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if teller.is_alive():
+            teller.join()
+
+
+def _say_held(target: Console, definitions: DefinitionSet) -> None:
+    """Say what became of records, what is held back, why, and what releases it."""
+    from penstock.model.kinds import View
+
+    rows = [it for it in _describe() if it["wanted"] != "absent"]
+    shown = table("view", "read", "published", "rejected", "held")
+    for row in rows:
+        shown.add_row(
+            row["view"], *(_write(row[name]) for name in ("read", "published", "rejected", "held"))
+        )
+    target.print(shown if rows else "no view is started → `penstock views start --all`")
+    for row in rows:
+        if row["rejected"]:
+            target.print(f"`penstock views dead {row['view']}` says why records were rejected")
+        if row["held"]:
+            why = _explain_held(definitions.of(View)[row["view"]])
+            target.print(
+                f"{row['view']} holds back {_count_records(row['held'])}: {why}\n"
+                f"  → to release them now: `penstock views stop {row['view']}`, then "
+                "`penstock views run --once`; those without a group are rejected"
             )
 
-    config = configuration()
-    with open_definitions() as store:
-        definitions = store.current()[1]
-    found = definitions.get(Stream, stream)
-    if found is None:
-        known = ", ".join(definitions.of(Stream)) or "none yet"
-        raise UsageError(f"there is no stream {quote(stream)}", fix=f"streams are {known}")
-    topic = EventLog(config.pipeline.event_log).topic(found.topic)
-    options = CsvOptions(encoding, delimiter, header)
-    earlier = FedFiles(config.pipeline.folder, found.name)
-    fed: dict[str, int] = {}
-    dialects: dict[str, str] = {}
-    for file in files:
-        path = Path(file)
-        digest = "" if again else earlier.refuse(path)
-        fed[file], dialect = feed(path, found, topic, options)
-        earlier.note(path, digest or earlier.digest(path), fed[file])
-        note_use("stream.fed", stream=found.name, count=fed[file])
-        if dialect is not None:
-            dialects[file] = str(dialect)
 
-    def render(target: Console) -> None:
-        for file, rows in fed.items():
-            told = f" ({dialects[file]})" if file in dialects else ""
-            target.print(f"{rows:,} {'record' if rows == 1 else 'records'} of {file}{told}")
+def _explain_held(view: View) -> str:
+    """Say until when a view holds records back."""
+    from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 
-    show(as_json, {"fed": fed, "csv": dialects, "next": topic.next_offset}, render)
+    for step in view.anonymizers:
+        if "delta" in step or "quasi_identifiers" in step:
+            delta = step.get("delta", KAnonymization.model_fields["delta"].default)
+            wait = f", or have waited {step['max_wait']}" if "max_wait" in step else ""
+            return f"groups are formed when {delta:,} are there{wait}"
+    return "their window is not over yet"
+
+
+def _count_records(count: int) -> str:
+    return f"{count:,} record{'' if count == 1 else 's'}"
 
 
 @command.command("read")
@@ -345,6 +372,7 @@ def dead(name: str, as_json: bool) -> None:
     show(as_json, counts, render)
 
 
+command.add_command(feed)
 command.add_command(risk)
 command.add_command(compare)
 
@@ -399,7 +427,19 @@ def _render_records(target: Console, records: list[dict[str, Any]]) -> None:
     if not records:
         target.print("nothing is published yet")
         return
-    shown = table(*records[0])
-    for record in records:
-        shown.add_row(*("" if value is None else str(value) for value in record.values()))
+    texts = [["" if it is None else str(it) for it in record.values()] for record in records]
+    names = list(records[0])
+    widths = [max(map(len, column)) for column in zip(names, *texts, strict=False)]
+    if sum(widths) + GAP * len(widths) > target.width:
+        # Too wide for a line: one record per block.
+        for record in records:
+            shown = table("field", "value")
+            for name, value in record.items():
+                shown.add_row(Text(name), Text("" if value is None else str(value)))
+            target.print(shown)
+            target.print()
+        return
+    shown = table(*names)
+    for row in texts:
+        shown.add_row(*map(Text, row))
     target.print(shown)

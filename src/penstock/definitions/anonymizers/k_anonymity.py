@@ -6,12 +6,13 @@ ask besides that the sensitive values of such a group tell little about any of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field as Parameter
-from pydantic import model_validator
+from pydantic import ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from penstock.definitions.anonymizers.stateful import (
     MAX_K,
@@ -22,6 +23,7 @@ from penstock.definitions.anonymizers.stateful import (
 )
 from penstock.errors import Problem, quote
 from penstock.masks.fields import DATES, INTEGERS, NUMBERS, Field, FieldType, Schema, read_text
+from penstock.masks.generalization import HierarchyOrName
 from penstock.masks.mask import FieldName, Text
 from penstock.masks.supplies import Hierarchy
 from penstock.model.definition import Part
@@ -38,14 +40,23 @@ CATEGORIES: Final = INTEGERS | {FieldType.STRING}
 """Fields whose values can be listed one by one."""
 
 
-Bound = float | int | str | None
+def _check_bound(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("write a number, or a date such as 2000-01-31")
+    return value
+
+
+# One message, not one for each type that it could be.
+Bound = Annotated[float | int | str, WrapValidator(_check_bound)] | None
 
 
 class Ranged(Part):
     """A field whose values are known: a number or date within bounds, or one of a hierarchy."""
 
     key: FieldName = Parameter(description="The field.")
-    hierarchy: str | Hierarchy | None = Parameter(
+    hierarchy: HierarchyOrName | None = Parameter(
         default=None, description="The name of a hierarchy, or its tree: {value, children}."
     )
     min: Bound = Parameter(

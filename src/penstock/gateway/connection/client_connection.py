@@ -436,6 +436,12 @@ class ClientConnection(ClientReplies):
         if self.upstream is not None:
             self.upstream.close(instead or said)
 
+    def kick(self) -> None:
+        """End the connection on an operator's word: nothing more of it passes, either."""
+        if self.pinned is not None and not self.ended:
+            self.pinned.recall(self)
+        self.end(Cause.DENIED, farewell=Disconnect(int(ReasonCode.ADMINISTRATIVE_ACTION)))
+
     def forget(self) -> None:
         """Take note that the transport is gone; what was sent goes now, not when garbage does."""
         self.reader.discard()

@@ -386,7 +386,7 @@ class ClientAnswering:
         described = _line(client) | _subscriptions(client)
         described["denied"] = self._denials.recent(client.session.client_id)
         if request.verb == "kick":
-            client.end(Cause.DENIED, farewell=Disconnect(int(ReasonCode.ADMINISTRATIVE_ACTION)))
+            client.kick()
         return {"count": 1, "clients": [described]}
 
 

@@ -327,7 +327,7 @@ class Lanes:
             async with asyncio.timeout(self._timeout):
                 for peers in self._connected():
                     if peers.open:
-                        await peers.ready.wait()
+                        await peers.decided.wait()
 
     def tick(self, seconds: int) -> None:
         """Look after the lanes, once a second."""

@@ -14,6 +14,9 @@ Rules that hold here:
   gone; it announces itself again when it is not.
 - Who comes later takes over. Of two takeovers that neither gateway has answered to the other,
   nobody is the later one: the one with the greater holder wins, at both.
+- Lanes need a broker that answers in turn: an answer to a PINGREQ has to confirm what came before
+  it. So some messages of QoS 1 to itself go before the first PINGREQ. Where the answer comes before
+  their PUBACKs, or one of them says that it is not allowed, this gateway uses no lanes.
 - The topics begin as commands do: what clients publish there never reaches the broker, and what
   the broker delivers there reaches no client.
 """
@@ -33,6 +36,7 @@ from penstock.mqtt import (
     MqttError,
     Packet,
     Pingresp,
+    Puback,
     Publish,
     RequestedSubscription,
     Suback,
@@ -44,6 +48,8 @@ from penstock.telemetry import get_logger
 
 TRIES: Final = 2
 ANSWER_SECONDS: Final = 1.0
+PROBES: Final = range(2, 6)
+"""The packet identifiers of the messages that show whether the broker answers in turn."""
 _NAME: Final = 16
 _log = get_logger("gateway")
 
@@ -79,7 +85,9 @@ class Peers(OwnConnection):
         self.ready = asyncio.Event()
         """Whether this gateway knows the others, and they know it."""
         self.refused = False
-        """Whether the broker does not let gateways tell each other anything."""
+        """Whether no lanes can be used with this broker."""
+        self.decided = asyncio.Event()
+        """Whether one of both is known."""
         self.name = secrets.token_hex(_NAME // 2)
         self.others: set[str] = set()
         self._give_way = give_way
@@ -88,7 +96,10 @@ class Peers(OwnConnection):
         self._takeover = f"{prefix}penstock/takeover"
         self._answer = f"{prefix}penstock/answer/"
         self._open: dict[str, _Takeover] = {}
-        self._pinged = False
+        self._pings = 0
+        """How many PINGREQs are not answered."""
+        self._probes: set[int] | None = None
+        """The messages to itself that are not acknowledged; None: there were none yet."""
 
     async def take_over(self, client_id: str, holder: str) -> None:
         """Let all other gateways end their connections of a client identifier."""
@@ -96,7 +107,7 @@ class Peers(OwnConnection):
             # Nobody is let in whom others may not hear of; the broker may be away, too.
             async with asyncio.timeout(min(self.broker.timeout, ANSWER_SECONDS)):
                 await self.ready.wait()
-        if not self.others:
+        if self.refused or not self.others:
             return
         waiting = self._open[holder] = _Takeover(client_id, set(self.others))
         try:
@@ -122,7 +133,7 @@ class Peers(OwnConnection):
 
     def begin(self) -> None:
         """Listen to the others."""
-        self._pinged = False
+        self._pings, self._probes, self.refused = 0, None, False
         filters = (f"{self._presence}+", self._takeover, self._answer + self.name)
         wanted = tuple(RequestedSubscription(it, 0) for it in filters)
         self.send(Subscribe(1, wanted).encode(V5))
@@ -130,6 +141,7 @@ class Peers(OwnConnection):
     def lose(self) -> None:
         """Take note that nobody can be told, or tell."""
         self.ready.clear()
+        self.decided.clear()
         self.others.clear()
         for it in self._open.values():
             it.missing.clear()
@@ -138,10 +150,9 @@ class Peers(OwnConnection):
 
     def ping(self) -> bool:
         """Send a PINGREQ unless one is under way; say whether one is."""
-        if self._pinged:
+        if self._pings:
             return True
-        self._pinged = True
-        self.send(PING)
+        self._ask()
         return False
 
     def take(self, packet: Packet) -> None:
@@ -150,16 +161,27 @@ class Peers(OwnConnection):
             case Publish():
                 self._hear(packet)
             case Suback():
-                if max(packet.reasons) >= FAILURE:
-                    self.refused = True
+                if max(packet.reasons) >= FAILURE or self.granted.maximum_qos == 0:
                     _log.error("no lanes: the broker does not let gateways tell of takeovers")
+                    self._refuse()
                     return
+                self._probes = set(PROBES)
+                for number in PROBES:
+                    probe = Publish.of(self._answer + self.name, qos=1, packet_id=number)
+                    self.send(probe.encode(V5))
                 self._publish(self._presence + self.name, self.name, retain=True)
-                # Behind the signs of all others.
-                self.ping()
+                # Behind the signs of all others, and whatever was asked before.
+                self._ask()
+            case Puback():
+                if self._probes:
+                    self._probes.discard(packet.packet_id)
+                if packet.failed and not self.refused:
+                    _log.error("no lanes: the broker does not let gateways tell of takeovers")
+                    self._refuse()
             case Pingresp():
-                self._pinged = False
-                self.ready.set()
+                self._pings -= 1
+                if not self._pings and self._probes is not None and not self.refused:
+                    self._decide(in_turn=not self._probes)
             case _:
                 raise MqttError(f"{packet.packet_type.name} is not expected here")
 
@@ -170,6 +192,25 @@ class Peers(OwnConnection):
             self.close()
 
     # --- inside ---
+
+    def _ask(self) -> None:
+        self._pings += 1
+        self.send(PING)
+
+    def _decide(self, *, in_turn: bool) -> None:
+        if in_turn:
+            self.ready.set()
+            self.decided.set()
+        else:
+            _log.warning("no lanes: the broker does not answer in turn")
+            self._refuse()
+
+    def _refuse(self) -> None:
+        """Use no lanes: the broker itself ends the older connection of an identifier."""
+        self.refused = True
+        self.ready.clear()
+        self._publish(self._presence + self.name, "", retain=True)
+        self.decided.set()
 
     def _publish(self, topic: str, payload: str, *, retain: bool = False) -> None:
         self.send(Publish.of(topic, payload.encode(), retain=retain).encode(V5))
@@ -201,7 +242,7 @@ class Peers(OwnConnection):
 
     def _see(self, name: str, *, there: bool) -> None:
         if name == self.name:
-            if not there:
+            if not there and not self.refused:
                 self._publish(self._presence + self.name, self.name, retain=True)
         elif there:
             self.others.add(name)

@@ -1,4 +1,4 @@
-"""Lays a chain of masks over a frame: the columns of each, by a function here or in `numbers`.
+"""Lays a chain of masks over a frame: each by a function here or in `column_builder`.
 
 Rules that hold here:
 - Pseudonyms are native columns. FF1 and vaults run in Arrow batches: workers get parameters
@@ -27,8 +27,13 @@ from penstock.masks.conditions import ROOT
 from penstock.masks.fields import DATES, Field, FieldType, Schema, count_microseconds
 from penstock.masks.generalization import BLUR_SYMBOL, Blurring, Generalization, Suppression
 from penstock.masks.mask import Mask, Stage, Target, fit
-from penstock.masks.spark.column_builder import ColumnBuilder, spark_type, write_text
-from penstock.masks.spark.numbers import add_noise, bucketize
+from penstock.masks.spark.column_builder import (
+    ColumnBuilder,
+    add_noise,
+    bucketize,
+    spark_type,
+    write_text,
+)
 from penstock.masks.substitution import BITS, ConditionalSubstitution, Substitution
 from penstock.masks.tokenization import TOKEN, Tokenization, make_token
 

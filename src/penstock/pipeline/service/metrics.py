@@ -59,7 +59,11 @@ BATCH = histogram(
     "Time that a view took for a batch, without what it shares with other views.",
     buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
 ).plain
-SUPPRESSED = _view("suppressed", "gauge", "The share of records suppressed for want of others.")
+SUPPRESSED = _view(
+    "suppressed",
+    "gauge",
+    "The share of records suppressed: too few were alike.",
+)
 MEASURED = _view("measured", "gauge", "The share of published records whose risk is measured.")
 GROUP_COUNT = _view("groups", "gauge", "Groups of records alike in their quasi-identifiers.")
 K = _view("k", "gauge", "Persons in the smallest group; records where persons are not known.")

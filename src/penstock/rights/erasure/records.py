@@ -19,10 +19,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import fastavro
 
+from penstock.config import Config
 from penstock.definitions import DefinitionSet
 from penstock.definitions.views import ViewPlan, hierarchies_of, plan_view, schema_of
 from penstock.eventlog import Record
@@ -31,6 +32,25 @@ from penstock.masks import Chain, Tokenization
 from penstock.masks.fields import CHECKS, TEXTS, FieldType, avro_names, avro_schema, read_text
 from penstock.masks.mask import Mask, Stage
 from penstock.model.kinds import Hierarchy, Stream, View
+
+ABSENT: Final = (
+    "the worker found no such folder: what is on another machine is there still, unless nothing "
+    "was ever written"
+)
+
+
+def find_absent(config: Config, definitions: DefinitionSet) -> list[str]:
+    """Return what is kept in folders that are not on this machine.
+
+    A worker elsewhere than the files would find nothing, and take that for all there is.
+    """
+    recorded = any(it.source is None and it.patterns for it in definitions.of(Stream).values())
+    published = bool(definitions.of(View))
+    places = (
+        ("event log", config.pipeline.event_log, recorded),
+        ("views", config.pipeline.folder, published),
+    )
+    return [name for name, folder, used in places if used and not folder.is_dir()]
 
 
 class StreamRecords:

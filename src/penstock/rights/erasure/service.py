@@ -45,8 +45,10 @@ from penstock.rights.dispatch.message import (
 )
 from penstock.rights.erasure.published import erase_files
 from penstock.rights.erasure.records import (
+    ABSENT,
     StreamRecords,
     ViewTrace,
+    find_absent,
     find_tokens,
     trace_views,
 )
@@ -96,10 +98,6 @@ _LOGS: Final = ("log:", "keys", "kafka:")
 _HELD: Final = (
     "records that it holds back: until they are published; an opt-out of the view's purposes takes "
     "them out at once"
-)
-_ABSENT = (
-    "the worker found no such folder: what is on another machine is there still, unless nothing "
-    "was ever written"
 )
 
 
@@ -275,15 +273,8 @@ class ErasureService:
             for name in self._events.topics()
             if name not in declared
         ]
-        folder, log = self._config.pipeline.folder, self._config.pipeline.event_log
-        recorded = any(it.source is None and it.patterns for it in streams)
-        # A worker on another machine than the files would find nothing, and call it erased.
-        absent = [
-            name for name, place, used in
-            (("event log", log, recorded), ("views", folder, bool(case.traces)))
-            if used and not place.is_dir()
-        ]  # fmt: skip
-        remains += [_remain(name, _ABSENT) for name in absent]
+        folder = self._config.pipeline.folder
+        remains += [_remain(it, ABSENT) for it in find_absent(self._config, case.definitions)]
         remains += [
             _remain(f"view {it.name}", "files of a view that no definition describes")
             for it in (sorted(folder.iterdir()) if folder.is_dir() else ())

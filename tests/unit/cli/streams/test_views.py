@@ -112,8 +112,8 @@ def test_what_is_wrong_with_a_file_is_told_and_nothing_is_applied(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["start"], "which views to start is not said"),
-        (["start", "x", "--all"], "which views to start is not said"),
+        (["start"], "name the views, or --all"),
+        (["start", "x", "--all"], "name the views, or --all"),
         (["start", "x"], "there is no view 'x'"),
         (["feed", "x", "p.csv"], "there is no stream 'x'"),
         (["import", "no.json"], "cannot be read"),
@@ -154,6 +154,35 @@ def test_what_was_published_and_what_was_not_can_be_read(
     topic.append([b'{"pid": null, "name": "Lieb"}', b'{"pid": null, "name": "Alt"}'])
     read = _json(capsys, "read", "nurse", "--rows", "3")
     assert [row["name"] for row in read] == ["Alt", "Lieb", "Ott"]
+
+
+def test_records_too_wide_for_a_line_are_shown_in_blocks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _json(capsys, "import", "dash.json")
+    topic = EventLog(Path("penstock-data/eventlog").absolute()).topic("patients-nurse")
+    topic.append([b'{"pid": 1, "name": "[b]Ott"}'])
+    command.main(["read", "nurse"], standalone_mode=False)
+    assert capsys.readouterr().out.splitlines()[1].split() == ["1", "[b]Ott"]
+    monkeypatch.setenv("COLUMNS", "9")
+    command.main(["read", "nurse"], standalone_mode=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["pid", "1"] in lines
+
+
+def test_stopping_tells_what_is_still_held_and_how_it_leaves(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _json(capsys, "import", "dash.json")
+    _json(capsys, "start", "nurse")
+    writer = ViewWriter(tmp_path / "penstock-data" / "views" / "nurse")
+    writer.open()
+    writer.stage()
+    writer.commit(Commit(0, 9, "p", held=7, totals=Totals(9, 2)))
+    writer.close()
+    command.main(["stop", "nurse"], standalone_mode=False)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "nurse still holds 7 records → they leave when views run" in told
 
 
 def test_the_list_can_be_read_on_a_narrow_terminal(

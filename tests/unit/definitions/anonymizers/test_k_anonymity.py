@@ -138,3 +138,47 @@ def test_behind_anonymizers_that_are_none_nothing_is_made_up() -> None:
     )
     assert len(problems) == 1
     assert "anonymizers.0.k: the parameter is missing" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("quasi", "place", "message"),
+    [
+        ({"key": "age", "min": [1], "max": 9}, ".min", "write a number, or a date such as"),
+        ({"key": "age", "min": True, "max": 9}, ".min", "write a number, or a date such as"),
+        ({"key": "age", "hierarchy": 7}, ".hierarchy", "name a hierarchy, or write its tree"),
+        (
+            {"key": "age", "hierarchy": {"value": "*", "children": [{"value": 5}]}},
+            ".hierarchy.children.0.value",
+            "valid string",
+        ),
+        ({"key": "age", "min": "2000-01-01", "max": "2001-01-01"}, "", "'age' is int, and"),
+        ({"key": "born", "min": 1, "max": 9}, "", "write min and max as dates"),
+        ({"key": "born", "min": "2000-1-1", "max": "2001-01-01"}, "", "is no date"),
+        ({"key": "born", "min": "2000-01-01", "max": "1999-01-01"}, "", "is not below max"),
+        (
+            {
+                "key": "born",
+                "min": "2000-01-02",
+                "max": "2001-01-01",
+                "bucket_size": 1,
+                "unit": "years",
+            },
+            "",
+            "begin with 2000-01-01",
+        ),
+        ({"key": "age", "min": 0, "max": 9, "unit": "years"}, "", "unit years is for dates"),
+    ],
+)
+def test_bounds_and_trees_are_refused_in_words_at_their_place(
+    quasi: dict[str, Any], place: str, message: str
+) -> None:
+    born = {"name": "born", "type": "date", "category": "quasi-identifier"}
+    stream = Document("stream", "patients", {"fields": [*FIELDS, born], "subject": "pid"})
+    step = {**K, "quasi_identifiers": [quasi]}
+    view = Document("view", "v", {"stream": "patients", "anonymizers": [step]})
+    with pytest.raises(InvalidError) as caught:
+        DefinitionSet.build([stream, view])
+    told = [str(it) for it in caught.value.problems]
+    assert any(message in it for it in told), told
+    assert not any(word in it for it in told for word in ("float", "function", "(tree)", "check_"))
+    assert any(f"quasi_identifiers.0{place}" in it for it in told), told

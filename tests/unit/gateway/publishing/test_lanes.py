@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
+from penstock.gateway.connection.context import Cause
 from penstock.gateway.publishing.lanes import WAITS
 from penstock.mqtt import PINGRESP, V5, Disconnect, Packet, Pingreq, Properties, Publish
 from penstock.telemetry.metrics import REGISTRY
-from tests.support.gateway.socketless import NAME, LineBroker, turn
+from tests.support.gateway.socketless import NAME, LineBroker, Socketless, turn
 
 
 class Sensor:
@@ -161,6 +164,25 @@ def test_of_a_client_that_may_publish_nothing_more_what_is_not_written_is_recall
             await turn()
             assert payloads(line.taken()) == [b"2"]
             assert lost() - before == 1
+
+    run(trial)
+
+
+@pytest.mark.parametrize("how", ["takeover", "revoked", "kick", "client", "lost"])
+def test_of_who_is_sent_away_nothing_passes_later_and_of_who_leaves_all(how: str) -> None:
+    async def trial() -> None:
+        async with LineBroker().lane() as (lanes, lane, line):
+            made = Socketless(lanes=lanes)
+            made.open()
+            lane.pause_writing()
+            made.client.data_received(message(b"1"))
+            if how == "kick":
+                made.client.kick()
+            else:
+                made.client.end(Cause(how))
+            lane.resume_writing()
+            await turn()
+            assert payloads(line.taken()) == ([b"1"] if how in {"client", "lost"} else [])
 
     run(trial)
 

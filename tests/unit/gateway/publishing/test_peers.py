@@ -11,8 +11,8 @@ import pytest
 
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.publishing import peers as module
-from penstock.gateway.publishing.peers import Peers
-from penstock.mqtt import PINGRESP, V5, Packet, Pingreq, Publish, Suback, Subscribe
+from penstock.gateway.publishing.peers import PROBES, Peers
+from penstock.mqtt import PINGRESP, V5, Packet, Pingreq, Puback, Publish, Suback, Subscribe
 from tests.support.gateway.socketless import LineBroker, turn
 
 OTHER = "0123456789abcdef"
@@ -54,11 +54,14 @@ async def joined() -> AsyncIterator[Gateway]:
     assert len(first) == 1
     made.peers.data_received(Suback(1, (0, 0, 0)).encode(V5))
     made.hear(f"gateway/{OTHER}", "there")
-    sign, ping = made.told()
+    *probes, sign, ping = made.told()
+    assert [it.packet_id for it in probes if isinstance(it, Publish)] == list(PROBES)
     assert isinstance(sign, Publish)
     assert (sign.topic, sign.retain) == (f"!penstock/gateway/{made.peers.name}", True)
     assert isinstance(ping, Pingreq)
     assert not made.peers.ready.is_set()
+    for number in PROBES:
+        made.peers.data_received(Puback(number).encode(V5))
     made.peers.data_received(PINGRESP.encode(V5))
     assert made.peers.ready.is_set()
     try:
@@ -69,6 +72,61 @@ async def joined() -> AsyncIterator[Gateway]:
 
 def run(trial: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(trial())
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param([PINGRESP, *map(Puback, PROBES)], id="out of turn"),
+        pytest.param([Puback(PROBES[0]), PINGRESP], id="one in turn"),
+        pytest.param([Puback(PROBES[0], 0x87), PINGRESP], id="not allowed"),
+    ],
+)
+def test_a_broker_that_does_not_answer_in_turn_or_allow_it_gets_no_lanes(
+    answers: list[Packet],
+) -> None:
+    async def trial() -> None:
+        made = Gateway()
+        running = asyncio.create_task(made.peers.run())
+        await made.peers.tried.wait()
+        made.peers.data_received(Suback(1, (0, 0, 0)).encode(V5))
+        made.told()
+        for it in answers:
+            made.peers.data_received(it.encode(V5))
+        assert made.peers.decided.is_set()
+        assert made.peers.refused
+        assert not made.peers.ready.is_set()
+        # Its sign is taken down, and stays so; nobody waits for others.
+        sign = f"!penstock/gateway/{made.peers.name}"
+        assert made.published() == [(sign, b"")]
+        made.hear(f"gateway/{made.peers.name}", "")
+        made.hear(f"gateway/{OTHER}", "there")
+        await made.peers.take_over("sensor", LOW)
+        assert made.published() == []
+        running.cancel()
+
+    run(trial)
+
+
+def test_an_answer_to_an_earlier_question_decides_nothing() -> None:
+    """The clock may have asked before the SUBACK came."""
+
+    async def trial() -> None:
+        made = Gateway()
+        running = asyncio.create_task(made.peers.run())
+        await made.peers.tried.wait()
+        made.peers.tick(1)
+        made.peers.data_received(Suback(1, (0, 0, 0)).encode(V5))
+        assert sum(isinstance(it, Pingreq) for it in made.told()) == 2
+        made.peers.data_received(PINGRESP.encode(V5))
+        assert not made.peers.decided.is_set()
+        for number in PROBES:
+            made.peers.data_received(Puback(number).encode(V5))
+        made.peers.data_received(PINGRESP.encode(V5))
+        assert made.peers.ready.is_set()
+        running.cancel()
+
+    run(trial)
 
 
 def test_who_takes_over_waits_for_all_others() -> None:

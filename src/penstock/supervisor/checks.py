@@ -1,4 +1,11 @@
-"""Ports, servers, clients: whether ports are free, others' servers answer, and who may connect."""
+"""Whether this machine has what an installation needs: the findings of `penstock doctor`.
+
+Ports, servers and clients here; programs, folders, secrets and the store in `installation_checks`.
+
+Rules that hold here:
+- Each check looks at one thing and yields findings. None of them changes anything: no
+  file is made, no table is upgraded, no port stays open.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +14,7 @@ import errno
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum, auto
 from pathlib import Path
 
 import psutil
@@ -16,9 +24,36 @@ from penstock.components.mosquitto import find_listener, make_private_folder
 from penstock.config import Config
 from penstock.config.settings import is_loopback
 from penstock.errors import PenstockError, UnavailableError
-from penstock.supervisor.checks import Finding, Verdict
 from penstock.supervisor.parts import Part
 from penstock.supervisor.status import RunFolder
+
+
+class Verdict(StrEnum):
+    """How it stands with one thing."""
+
+    OK = auto()
+    WARNING = auto()
+    """Nothing that runs now needs it, or it may cause trouble later."""
+    MISSING = auto()
+    """It is needed and not there."""
+    WRONG = auto()
+    """It is there and cannot be used as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    topic: str
+    name: str
+    verdict: Verdict
+    detail: str
+    fix: str | None = None
+
+    @property
+    def stops(self) -> bool:
+        """Whether the configured parts cannot run because of it."""
+        return self.verdict in {Verdict.MISSING, Verdict.WRONG}
 
 
 @dataclass(frozen=True, slots=True)

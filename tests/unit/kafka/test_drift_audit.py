@@ -10,8 +10,7 @@ import pytest
 
 from penstock.config.secrets import SecretFile
 from penstock.kafka.acls import Acl
-from penstock.kafka.audit import SINGLE, AccessAudit
-from penstock.kafka.drift import Drift
+from penstock.kafka.drift import SINGLE, AccessAudit, Drift
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.reader import read_after

@@ -34,8 +34,7 @@ from penstock.config.root import find_problem
 from penstock.errors import PenstockError, UnavailableError
 from penstock.store.database import Address, Database, create_engine
 from penstock.store.migrations import code_version, database_version, is_current
-from penstock.supervisor.checks import Finding, Verdict
-from penstock.supervisor.checks.network import check_access, check_ports, check_servers
+from penstock.supervisor.checks import Finding, Verdict, check_access, check_ports, check_servers
 from penstock.supervisor.parts import Part
 from penstock.yaml_text import Steps, dotted
 

@@ -1,0 +1,110 @@
+"""`penstock access`: who sees what, as a table, as JSON and as a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli import main
+
+HOUSE = """
+{kind: enforcement, name: default, policies: required}
+---
+{kind: role, name: analyst}
+---
+{kind: user, name: ann}
+---
+{kind: user, name: ada, roles: [analyst]}
+---
+{kind: policy, name: vitals, subject: "user:ann", filter: home/+/vitals, allow: read}
+---
+kind: stream
+name: vitals
+from: [home/+patient/vitals]
+fields:
+- {name: patient, type: string, category: identifier}
+- {name: pulse, type: int, category: sensitive}
+---
+kind: transformation
+name: coarse
+filter: home/+/vitals
+stream: vitals
+anonymizers: [{anonymizer: suppression, keys: [pulse]}]
+---
+kind: view
+name: research
+stream: vitals
+roles: [analyst]
+anonymizers: [{anonymizer: suppression, keys: [patient]}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    (tmp_path / "d.yaml").write_text(HOUSE)
+    assert run(capsys, "apply", "-f", "d.yaml")[0] == 0
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    printed = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, printed.out, printed.err
+
+
+def cells(capsys: pytest.CaptureFixture[str], *arguments: str) -> set[tuple[Any, ...]]:
+    code, out, _ = run(capsys, "access", *arguments, "--json")
+    assert code == 0
+    data = json.loads(out)
+    assert data["epoch"] == 1
+    return {(it["subject"], it["source"], it["attribute"], it["degree"]) for it in data["cells"]}
+
+
+def test_topics_and_views(capsys: pytest.CaptureFixture[str]) -> None:
+    topic = "home/example/vitals"
+    seen = {
+        ("ann", topic, "patient", "full"),
+        ("ann", topic, "pulse", "removed"),
+        ("ada", "view research", "patient", "changed"),
+        ("ada", "view research", "pulse", "full"),
+    }
+    assert cells(capsys) == seen
+    everything = cells(capsys, "--all")
+    assert ("anonymous", topic, "pulse", "none") in everything
+    assert ("ann", "view research", "pulse", "none") in everything
+    assert seen < everything
+    assert cells(capsys, "--subject", "ada", "--topic", "home/p-17/vitals") == set()
+
+
+def test_a_table_and_a_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = run(capsys, "access", "--html", "matrix.html", "--topic", "home/<b>/vitals")
+    assert code == 0
+    assert "removed (transformation coarse): pulse" in " ".join(out.split())
+    page = (tmp_path / "matrix.html").read_text()
+    assert "<td>ann</td>" in page
+    assert "<code>home/&lt;b&gt;/vitals</code>" in page
+    assert "<b>" not in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--topic", "garden/x"), "no stream says"),
+        (("--stream", "nothing"), "there is no stream"),
+        (("--payload", "[1]"), "no JSON object"),
+    ],
+)
+def test_bad_input(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+) -> None:
+    code, _, error = run(capsys, "access", *arguments)
+    assert code
+    assert told in error
