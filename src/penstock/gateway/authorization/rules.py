@@ -438,16 +438,21 @@ class Rules:
         return known
 
     def origin(self, session: Session) -> bytes:
-        """Return the encoded property that names the client, unless its stamp does."""
+        """Return the encoded properties that name client and wearer, unless the stamp does.
+
+        A message that the broker keeps may be delivered when there are preferences.
+        """
         if self.authorizer.access.decides["read"]:
             return b""
-        return encode_user_properties(((CLIENT, session.client_id),))
+        return encode_user_properties(self.origin_properties(session))
 
     def publisher_properties(self, session: Session) -> tuple[tuple[str, str], ...]:
         """Return what a stamp says of a publisher where policies or preferences ask for it."""
+        return self.origin_properties(session) if self.authorizer.access.decides["read"] else ()
+
+    def origin_properties(self, session: Session) -> tuple[tuple[str, str], ...]:
+        """Return what names the client, and for whom it publishes."""
         access = self.authorizer.access
-        if not access.decides["read"]:
-            return ()
         added: list[tuple[str, str]] = [(CLIENT, session.client_id)]
         behalf = access.publishes_for(session.user, session.client_id)
         if behalf is not None:

@@ -262,7 +262,7 @@ class Admission:
             raise RefusedError(text, _NO_TOPIC, "will")
         if boot_clock() > rules.fresh_until or not rules.enforceable:
             raise RefusedError("not allowed to write the will", _NOT_ALLOWED, "will")
-        own += rules.publisher_properties(session)
+        own += rules.origin_properties(session)  # whenever it is sent, and kept
         if purposes is not None:
             own += as_properties(purposes)
         properties = replace(will.properties, user=(*strip(will.properties.user), *own))

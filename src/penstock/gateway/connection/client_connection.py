@@ -267,13 +267,14 @@ class ClientConnection(ClientReplies):
 
     def pass_on(self, packet: Publish, properties: bytes) -> None:
         """Pass a message on that was accepted, over the lane or the client's own connection."""
+        made = packet.to_v5(properties + self.origin(packet))
         if self.lane is None or packet.first & _QOS:
-            self.broker().write([packet.to_v5(properties)])
+            self.broker().write([made])
         else:
-            self.lane.write(self, [packet.to_v5(properties + self.origin(packet))])
+            self.lane.write(self, [made])
 
     def origin(self, packet: Publish) -> bytes:
-        """Return what tells whose message it is, where the broker keeps it for No Local."""
+        """Return what tells whose message it is, where the broker keeps it."""
         return self.context.rules.origin(self.session) if packet.retain else b""
 
     def is_unsettled(self) -> bool:

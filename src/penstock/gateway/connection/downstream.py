@@ -314,12 +314,12 @@ class Downstream(ClientConnection, asyncio.Protocol):
                             self.backlog.suspend(outcome, packets)
                             return
                         listed = properties.kept + outcome
+                    kept = packet.first & 1
+                    made = packet.to_v5(listed + self.origin(packet) if kept else listed)
                     if lane is None:
-                        out.append(packet.to_v5(listed))
-                    elif packet.first & 1:
-                        laned.append(packet.to_v5(listed + self.origin(packet)))
+                        out.append(made)
                     else:
-                        laned.append(packet.to_v5(listed))
+                        laned.append(made)
                     passed += 1
                     if fed is not None and fed.get(packet.topic, True):
                         restricted = len(listed) > len(properties.kept) + len(stamp)
