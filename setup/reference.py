@@ -15,8 +15,7 @@ import click
 import penstock
 from penstock.cli.entry import VERBS
 from penstock.cli.entry import penstock as verbs
-from penstock.config.catalogue import ANY_NAME, Setting, keys_at, show
-from penstock.config.root import Config
+from penstock.config.catalogue import ANY_NAME, Config, Setting, keys_at, show
 from penstock.definitions.documents import schema_of
 from penstock.model.kinds import KINDS
 from penstock.telemetry import metrics, redaction

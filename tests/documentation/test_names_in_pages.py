@@ -1,8 +1,8 @@
 """What pages name in the code is there: files, modules, functions, packages on the maps.
 
 What stands in backticks is looked at:
-- a path such as `src/penstock/gateway`, `config/root.py` or `masks/spark/`, from the root, from
-  a package's folder, or the end of a path;
+- a path such as `src/penstock/gateway`, `config/catalogue.py` or `masks/spark/`, from the root,
+  from a package's folder, or the end of a path;
 - `path.py:function`, `path.py:Class` or `path.py:Class.method`;
 - a dotted name such as `penstock.mqtt` or `penstock.lang.spark.column`;
 - `Class.method`, where the code has a class of that name.
@@ -148,7 +148,7 @@ def test_what_a_page_names_is_there(page: Path) -> None:
         ("penstock.yaml", []),
         ("penstock.db-wal", []),
         ("penstock.commands", []),
-        ("config/root.py", []),
+        ("config/catalogue.py", []),
         ("gateway/nowhere.py", ["gateway/nowhere.py"]),
         ("mqtt/reader.py:Reader.nothing", ["mqtt/reader.py:Reader.nothing"]),
         ("penstock.nowhere", ["penstock.nowhere"]),

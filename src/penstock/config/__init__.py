@@ -6,8 +6,8 @@ Rules that hold here:
 - A secret is never in the settings, only the place where it is kept.
 """
 
+from penstock.config.catalogue import Config
 from penstock.config.loader import FILE_NAME, FILE_VARIABLE, defaults, find, load
-from penstock.config.root import Config
 from penstock.config.secrets import KeyFile, Secret, SecretFile, SecretVariable
 
 __all__ = [

@@ -20,8 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from penstock.config.catalogue import ANY_NAME, Setting, keys_at, setting_at, settings_of
-from penstock.config.root import Config
+from penstock.config.catalogue import ANY_NAME, Config, Setting, keys_at, setting_at, settings_of
 from penstock.config.settings import (
     CONFLICT,
     WRONG,

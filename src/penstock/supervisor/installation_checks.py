@@ -30,7 +30,7 @@ import sqlalchemy as sa
 from penstock import __version__
 from penstock.components import COMPONENTS, find
 from penstock.config import Config, KeyFile
-from penstock.config.root import find_problem
+from penstock.config.catalogue import find_problem
 from penstock.errors import PenstockError, UnavailableError
 from penstock.store.database import Address, Database, create_engine
 from penstock.store.migrations import code_version, database_version, is_current

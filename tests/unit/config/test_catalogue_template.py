@@ -1,9 +1,8 @@
 from pathlib import Path
 
 from penstock.config import defaults, load
-from penstock.config.catalogue import ANY_NAME, WIDTH, settings_of, write_template
+from penstock.config.catalogue import ANY_NAME, WIDTH, Config, settings_of, write_template
 from penstock.config.loader import read_text
-from penstock.config.root import Config
 
 
 def test_what_init_writes_are_the_defaults_but_for_what_new_installations_ask(

@@ -7,8 +7,7 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy.engine import make_url
 
-from penstock.config.catalogue import settings_of
-from penstock.config.root import Config
+from penstock.config.catalogue import Config, settings_of
 from penstock.config.secrets import SecretVariable
 from penstock.config.sections.brokers import BrokerSettings, KafkaSettings
 from penstock.config.sections.gateway import GatewaySettings, RecordingSettings

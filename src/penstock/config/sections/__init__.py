@@ -1,1 +1,1 @@
-"""The sections of penstock.yaml, in modules by theme; `penstock.config.root` lists them."""
+"""The sections of penstock.yaml, in modules by theme; `penstock.config.catalogue` lists them."""

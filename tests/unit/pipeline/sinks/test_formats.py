@@ -16,9 +16,8 @@ from rich.console import Console
 from penstock.errors import UnavailableError, UsageError
 from penstock.eventlog import Topic
 from penstock.pipeline.sinks.commits import Commit, ViewWriter
-from penstock.pipeline.sinks.delta import DeltaSink
 from penstock.pipeline.sinks.files import SHOWN, ConsoleSink, Sink
-from penstock.pipeline.sinks.formats import Sinks, TopicSink
+from penstock.pipeline.sinks.formats import DeltaSink, Sinks, TopicSink
 from penstock.pipeline.sinks.published import read_published
 
 
