@@ -215,11 +215,12 @@ class SchemaReshaping:
         content = message.content
         if content is None:
             return "the payload is no JSON object"
-        row = dict(content)
+        row: Mapping[str, Any] = content
         if self._dates:
+            row = read = dict(content)
             for name, kind in self._dates:
-                if name in row:
-                    row[name] = _read_date(row[name], kind)
+                if name in read:
+                    read[name] = _read_date(read[name], kind)
         identity = _identify(message.topic, content) if self._identified else ""
         copies: list[tuple[str, bytes]] = []
         passes = True
@@ -243,7 +244,7 @@ class SchemaReshaping:
 
 
 def _change(
-    step: Step, row: dict[str, Any], see: Callable[[], Seen], identity: str
+    step: Step, row: Mapping[str, Any], see: Callable[[], Seen], identity: str
 ) -> dict[str, Any] | str:
     """Return the record behind one transformation, or why there is none."""
     added: dict[str, Any] = {}
@@ -291,8 +292,9 @@ def _read_date(value: Any, kind: FieldType) -> Any:
 
 def _encode(row: Mapping[str, Any]) -> bytes:
     # Several times as fast as the library's encoder; dates become text in ISO 8601.
-    kept = {name: it for name, it in row.items() if it is not None}
-    return to_json(kept, inf_nan_mode="null")
+    if None in row.values():
+        row = {name: it for name, it in row.items() if it is not None}
+    return to_json(row, inf_nan_mode="null")
 
 
 def _fill(into: Conversion, row: Mapping[str, Any]) -> str | None:

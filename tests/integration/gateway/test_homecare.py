@@ -19,6 +19,7 @@ from penstock.components import MosquittoServer
 from penstock.definitions import read_text
 from penstock.model.document import Document, Key
 from penstock.mqtt import V3, V5, Will
+from penstock.store.audit.reader import read_after
 from penstock.store.audit.signatures import Signer
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
@@ -335,3 +336,73 @@ def test_a_subscription_is_permitted_by_context_and_ends_with_it(homes: Homes) -
     homes.change(delete=(Key("restriction", "carers"),))
     sensor.publish("home/p1/location", place("p1"), qos=1)
     assert len(collect({"c": carer}, sensor)["c"]) == 1
+
+
+def test_wills_and_actions_are_turned_into_other_types_too(homes: Homes) -> None:
+    """What the gateway publishes itself takes the same way as what clients publish."""
+    homes.change(
+        Document(
+            "action",
+            "prescribe",
+            {
+                "event": "Alarm",
+                "topic": "home/{pid}/prescribe",
+                "payload": {
+                    "patient": "it.pid",
+                    "drug": '"codeine"',
+                    "dose": '"1"',
+                    "pharmacy": '"south"',
+                },
+            },
+        ),
+        Document(
+            "plan",
+            "help",
+            {
+                "situations": [{"id": "Fallen", "level": 1}],
+                "evolutions": [
+                    {"event": "Alarm", "to": "Fallen", "actions": ["prescribe"]},
+                    {"event": "Over", "from": "Fallen"},
+                ],
+            },
+        ),
+    )
+    pharmacy = homes.login("pharmacy")
+    pharmacy.subscribe("pharmacy/#", qos=1)
+    lost = homes.login("ann", will=will("home/p1/prescribe", prescription("p1", "morphine")))
+    lost.vanish()
+    handed_out = {"patient": "p1", "drug": "morphine", "dose": "5 mg", "pharmacy": "north"}
+    assert [json.loads(it.payload) for it in pharmacy.messages(1)] == [handed_out]
+    # She may not prescribe for p2: neither by a message nor by a will.
+    lost = homes.login("ann", will=will("home/p2/prescribe", prescription("p2", "morphine")))
+    lost.vanish()
+    homes.login("sensor").publish("home/p2/alarm", b"{}", qos=1)
+    (by_action,) = pharmacy.messages(1)
+    assert (by_action.topic, json.loads(by_action.payload)["drug"]) == (
+        "pharmacy/south/prescription",
+        "codeine",
+    )
+
+
+def test_each_disclosure_of_a_changed_message_is_in_the_audit_log(homes: Homes) -> None:
+    carer, sensor, auditor, ann = (homes.login(it) for it in ("carer", "sensor", "auditor", "ann"))
+    carer.subscribe("home/+/location", qos=1)
+    auditor.subscribe("audit/#", qos=1)
+    for _ in range(3):
+        sensor.publish("home/p1/location", place("p1"), qos=1)
+    ann.publish("home/p1/prescribe", prescription("p1", "codeine"), qos=1)
+    collect({"c": carer}, sensor)
+    wanted = {"delivery.transformed": 3, "publication.transformed": 1, "delivery.denied": 1}
+    # It is written once a second, and counted until then.
+    wait_until(lambda: wanted.items() <= entries(homes).items())
+
+
+def entries(homes: Homes) -> dict[str, int]:
+    """Return how often the audit log tells of each kind of event."""
+    found: dict[str, int] = {}
+    url = homes.gateway.config.store.connection_url()
+    with Database.open(url) as database, database.read() as connection:
+        for entry in (it.entry for it in read_after(connection, -1, 100_000)):
+            times = json.loads(entry.details).get("count", 1)
+            found[entry.kind] = found.get(entry.kind, 0) + times
+    return found

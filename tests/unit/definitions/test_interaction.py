@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -251,3 +252,21 @@ def test_a_view_takes_what_a_transformation_does_and_nothing_else() -> None:
     everything = Document("view", "v", {"stream": "other", "remove": ["w", "c"]})
     with pytest.raises(InvalidError, match="the view would have no fields"):
         DefinitionSet.build([*BASE, everything])
+
+
+def test_the_how_to_holds(request: pytest.FixtureRequest) -> None:
+    page = request.config.rootpath / "docs" / "how-to" / "interaction.md"
+    blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    found = DefinitionSet.build(read_text("---\n".join(blocks), "page").documents)
+    authorizer = make_authorizer(found)
+    payload = {"patient": "p", "drug": "morphine"}
+    message = Message("home/p/prescribe", json.dumps(payload).encode())
+    decision = authorizer.authorize(
+        make_request("home/p/prescribe", action="write", user="ann", payload=payload)
+    )
+    assert decision.reshaping is not None
+    made = decision.reshaping.apply(message, lambda: ({}, {}, {}, message.t))
+    assert isinstance(made, Reshaped)
+    assert made.copies == (("audit/A", b'{"drug":"morphine","class":"A"}'),)
+    assert not authorizer.authorize(make_request("audit/A", user="ann"))
+    assert authorizer.authorize(make_request("audit/A", user="auditor"))

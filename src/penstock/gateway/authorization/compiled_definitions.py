@@ -67,6 +67,7 @@ _CLAIM_KINDS: Final = frozenset({"right", "role", "authorisation-rule"})
 _COMMAND_KINDS: Final = kinds_of(Concern.COMMANDS)
 _INTERACTION_KINDS: Final = kinds_of(Concern.INTERACTION) | {
     "hierarchy",
+    "object",
     "plan",
     "scenario",
     "stream",

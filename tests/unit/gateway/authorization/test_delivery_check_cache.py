@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from unittest.mock import Mock
 
 import pytest
 
+from penstock.definitions import read_text
 from penstock.gateway.authorization.delivery_check import DecisionCache, DeliveryDecision, Refusal
 from penstock.gateway.session import Session
+from penstock.model.document import Key
+from penstock.store.definitions.documents import Snapshot
 from tests.support.gateway.authorization import Checks, delivered
 
 SESSION = Session("c", "alice", 0)
@@ -83,3 +87,33 @@ def test_forgetting_asks_the_rules_again() -> None:
     assert not cache.passing
     assert cache.decide(session, packet, key).properties == b""
     assert cache.passing == {key: b""}
+
+
+def test_what_was_made_of_a_recent_message_does_not_outlive_where_its_attributes_stand() -> None:
+    rules = """
+kind: vocabulary
+name: v
+object: {pid: string}
+---
+{kind: stream, name: s, fields: [{name: n, type: int}, {name: who, type: string, optional: true}]}
+---
+{kind: transformation, name: t, filter: "w/#", stream: s, set: {who: o.pid}}
+---
+"""
+    first = f'{rules}{{kind: object, name: o, topics: "w/+pid/+"}}'
+    checks = Checks.of(first)
+    session = Session("c", "ann", 0)
+    number = checks.subscribe(session, "w/#", None)
+    packet = delivered("w/a/b", number, payload=b'{"n": 1}')
+    key = (packet.topic, packet.properties.raw)
+
+    def made() -> bytes:
+        sent = DecisionCache(checks.delivery).decide(session, packet, key).sent
+        assert sent is not None
+        return sent.payload
+
+    assert made() == b'{"n":1,"who":"a"}'
+    second = read_text(f'{rules}{{kind: object, name: o, topics: "w/+/+pid"}}').documents
+    snapshot = Snapshot(2, "second", MappingProxyType({it.key: it for it in second}))
+    checks.rules.take(snapshot, [Key("object", "o")])
+    assert made() == b'{"n":1,"who":"b"}'
