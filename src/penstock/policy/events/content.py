@@ -187,9 +187,11 @@ class ContentFilters:
             look = message.look = Look(self.types.read(message), self.types.generation)
         look.asked += 1
         if look.candidates is None and look.asked > self._direct:
-            look.candidates, look.upto = self.candidates(look.record), self._last
+            self._tidy()
+            look.candidates, look.upto = self._index.search(look.record), self._last
         if (
             look.candidates is not None
+            and compiled.predicate is not None
             and compiled.serial <= look.upto
             and compiled.serial not in look.candidates
         ):
@@ -202,7 +204,7 @@ class ContentFilters:
     def candidates(self, record: Mapping[str, Any]) -> set[int]:
         """Return the serials of the filters that a record may match: one search for all."""
         self._tidy()
-        return self._index.candidates(record)
+        return self._index.search(record) | self._index.others
 
     def _compile(self, text: str, record: RecordType) -> Expression:
         if len(text) > TEXT_LIMIT:
@@ -347,7 +349,8 @@ class ContentIndex:
     def __init__(self) -> None:
         self._equal: dict[Key, dict[Any, set[int]]] = {}
         self._ranges: dict[Key, RangeIndex] = {}
-        self._others: set[int] = set()
+        self.others: set[int] = set()
+        """The filters that any record may match: no search finds them."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -364,7 +367,7 @@ class ContentIndex:
             case Range(key=key, low=low, high=high):
                 self._ranges.setdefault(key, RangeIndex()).add(serial, low, high)
             case None:
-                self._others.add(serial)
+                self.others.add(serial)
 
     def discard(self, serial: int, predicate: Predicate | None) -> None:
         """Remove a filter that was added with this predicate."""
@@ -383,11 +386,11 @@ class ContentIndex:
                 if not len(self._ranges[key]):
                     del self._ranges[key]
             case None:
-                self._others.discard(serial)
+                self.others.discard(serial)
 
-    def candidates(self, record: Mapping[str, Any]) -> set[int]:
-        """Return the filters that a record may match."""
-        found = set(self._others)
+    def search(self, record: Mapping[str, Any]) -> set[int]:
+        """Return the filters that a record may match, the others aside."""
+        found: set[int] = set()
         for name, value in record.items():
             key = (name, _class_of(value))
             held = self._equal.get(key)
