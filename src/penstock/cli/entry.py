@@ -52,10 +52,10 @@ VERBS: dict[str, Verb] = {
     ),
     "schema": Verb("definitions.queries:schema", "Print the JSON Schema of a kind."),
     "hierarchy": Verb(
-        "definitions.hierarchy:command", "Build hierarchies of values, and draw them."
+        "definitions.drafts:hierarchy", "Build hierarchies of values, and draw them."
     ),
     "suggest": Verb(
-        "streams.suggest:command", "Suggest what fields are, and a draft, from a sample."
+        "definitions.drafts:suggest", "Suggest what fields are, and a draft, from a sample."
     ),
     "access": Verb(
         "access.matrix:command", "Show who sees which attribute of which stream, and when."

@@ -57,6 +57,14 @@ class AsyncPurposeClient:
         """Remove the reservation of a filter."""
         await self._settled(self._inside.release(filter_))
 
+    async def advertise(self, filter_: str, seconds: int | None = None) -> None:
+        """Say that this client will publish below a filter: so long, or until it disconnects."""
+        await self._settled(self._inside.advertise(filter_, seconds))
+
+    async def withdraw(self, filter_: str) -> None:
+        """End an advertisement."""
+        await self._settled(self._inside.withdraw(filter_))
+
     async def subscribe_with_purpose(
         self, filter_: str, ap: str, qos: int = 0, *, content: str | None = None
     ) -> None:

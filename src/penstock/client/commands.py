@@ -99,6 +99,7 @@ class Notation:
     reserve: str = "RESERVE"
     access: str = "AP"
     intended: str = "AIP"
+    advertise: str = "ADVERTISE"
     administer: str = "PBAC"
     presubscribe: str = "PRESUB"
     setting: str = "SET"
@@ -123,6 +124,14 @@ class Notation:
     def release(self, filter_: str) -> str:
         """Write the removal of a reservation."""
         return f"{self.prefix}{self.reserve}/{self.published(filter_)}{self.opening}{self.closing}"
+
+    def advertisement(self, filter_: str) -> str:
+        """Write that something will be published; the payload says for how many seconds."""
+        return f"{self.prefix}{self.advertise}/{self.published(filter_)}"
+
+    def withdrawal(self, filter_: str) -> str:
+        """Write the end of an advertisement."""
+        return f"{self.advertisement(filter_)}{self.opening}{self.closing}"
 
     def subscription(
         self, filter_: str, purpose: str | None = None, content: str | None = None

@@ -276,6 +276,17 @@ class PurposeClient:
         topic = self.notation.release(filter_)
         return self._command(topic, f"the release of {quote(filter_)}")
 
+    def advertise(self, filter_: str, seconds: int | None = None) -> Receipt[None]:
+        """Say that this client will publish below a filter: so long, or until it disconnects."""
+        payload = "" if seconds is None else str(seconds)
+        action = f"the advertisement of {quote(filter_)}"
+        return self._command(self.notation.advertisement(filter_), action, payload)
+
+    def withdraw(self, filter_: str) -> Receipt[None]:
+        """End an advertisement."""
+        action = f"the withdrawal of {quote(filter_)}"
+        return self._command(self.notation.withdrawal(filter_), action)
+
     def subscribe_with_purpose(
         self, filter_: str, ap: str, qos: int = 0, *, content: str | None = None
     ) -> Receipt[None]:

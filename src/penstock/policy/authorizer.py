@@ -47,6 +47,7 @@ from penstock.policy.access.principals import Action
 from penstock.policy.access.rules import ADMINISTER, MARK, MONITOR, BrokerTopics
 from penstock.policy.consent.prohibitions import Prohibitions
 from penstock.policy.decision import Considered, Decision, Depends, Explanation, Part
+from penstock.policy.events.advertisements import PublicationPart
 from penstock.policy.events.content import ContentFilter, ContentFilters
 from penstock.policy.interaction import InteractionEngine, InteractionPart
 from penstock.policy.purposes.engine import PurposeEngine
@@ -120,6 +121,7 @@ class Authorizer:
             _ConsentPart(self.consent),
             access,
             self.interaction,
+            PublicationPart(self.contents.types),
         )
         # Looked up once: the lookups would cost as much as a part does.
         self._checks = {
@@ -246,6 +248,7 @@ def _compose(
     by_consent: _ConsentPart,
     access: AccessEngine,
     interaction: InteractionEngine,
+    by_type: PublicationPart,
 ) -> Mapping[Action, tuple[_AuthorizerPart, ...]]:
     """Put the parts in their order; the place for each further kind of rule."""
     by_access = _AccessPart(access)
@@ -253,7 +256,7 @@ def _compose(
     last = (InteractionPart(interaction, access),) if interaction.in_use else ()
     return {
         "read": (by_user, by_broker, limitation, by_consent, by_access, *last),
-        "write": (by_user, by_broker, by_access, *last),
+        "write": (by_user, by_broker, by_type, by_access, *last),
     }
 
 

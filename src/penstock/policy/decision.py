@@ -35,6 +35,7 @@ class Part(StrEnum):
     EMERGENCIES = "emergencies"
     INTERACTION = "interaction"
     CONTENT = "content filter"
+    EVENT_TYPES = "event types"
 
 
 class Depends(IntFlag):

@@ -34,6 +34,8 @@ class AccessRequest(NamedTuple):
     situations: Situations = NO_SITUATIONS
     attributes: Mapping[str, Any] | None = None
     """Attributes of a hypothetical principal: they go before those that are known."""
+    advertised: bool = True
+    """Whether what is written was advertised, or needs not be; nobody who only asks knows it."""
 
     @property
     def e(self) -> Mapping[str, Any]:

@@ -40,8 +40,13 @@ from penstock.gateway.service.listeners import (
     make_context,
     open_sockets,
 )
-from penstock.server.callers import CallerAuthenticator
-from penstock.server.problems import Problem, TooLargeError, UnauthenticatedError, describe
+from penstock.server.callers import (
+    CallerAuthenticator,
+    Problem,
+    TooLargeError,
+    UnauthenticatedError,
+    describe,
+)
 from penstock.telemetry import counter, get_logger
 
 _USER: Final = "user"

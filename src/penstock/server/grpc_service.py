@@ -31,7 +31,7 @@ from penstock.errors import UnavailableError, UsageError, quote
 from penstock.gateway.service.listeners import make_context, mark_files
 from penstock.model.document import Document, Key
 from penstock.server import shapes
-from penstock.server.callers import CallerAuthenticator
+from penstock.server.callers import MISSHAPEN, CallerAuthenticator, Problem, describe, list_problems
 from penstock.server.definitions import (
     ChangeShape,
     DefinitionQuery,
@@ -39,7 +39,6 @@ from penstock.server.definitions import (
     DefinitionText,
 )
 from penstock.server.operations import PrivacyOperations
-from penstock.server.problems import MISSHAPEN, Problem, describe, list_problems
 from penstock.telemetry import get_logger
 
 SERVICE: Final = "penstock.v1.PrivacyRequests"

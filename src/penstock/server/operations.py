@@ -33,8 +33,7 @@ from penstock.rights.inquiries import (
     StateReport,
     expected_completion,
 )
-from penstock.server.callers import CallLimits
-from penstock.server.problems import describe
+from penstock.server.callers import CallLimits, describe
 from penstock.store.access_tokens import TokenBook
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms

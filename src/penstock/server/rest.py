@@ -23,10 +23,9 @@ from penstock import __version__
 from penstock.errors import PenstockError
 from penstock.rights.inquiries import MOST_LISTED
 from penstock.server import definitions, opendsr, shapes
-from penstock.server.callers import CallerAuthenticator
+from penstock.server.callers import MISSHAPEN, CallerAuthenticator, Problem, describe, list_problems
 from penstock.server.connection import Gatekeeper, caller_of
 from penstock.server.operations import PrivacyOperations
-from penstock.server.problems import MISSHAPEN, Problem, describe, list_problems
 from penstock.store.rights.tables import RequestStatus
 
 PROBLEM: Final = "application/problem+json"

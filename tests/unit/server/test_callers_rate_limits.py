@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import DeniedError
-from penstock.server.callers import MOST_CALLERS, CallLimits, RateLimit
-from penstock.server.problems import TooManyError
+from penstock.server.callers import MOST_CALLERS, CallLimits, RateLimit, TooManyError
 
 STEPS = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(1, 12), st.integers(0, 8)), max_size=60

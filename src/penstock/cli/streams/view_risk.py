@@ -202,7 +202,7 @@ def compare(names: tuple[str, ...], threshold: float, plot: Path | None, *, as_j
 
 def _comparison(risks: dict[str, Risk]) -> Table:
     made = table(
-        "view", "records", "k", "promises", "highest", "mean", "above", "loss", "lost rows"
+        "view", "records", "k", "promises", "highest", "mean", "above", "loss", "suppressed"
     )
     for name, risk in risks.items():
         attack = risk.prosecutor

@@ -322,7 +322,7 @@ NotationWord = Annotated[
     str,
     Field(
         max_length=80,
-        pattern=r"^(prefix|reserve|access|intended|administer|presubscribe|setting|clear|reset"
+        pattern=r"^(prefix|reserve|access|intended|advertise|administer|presubscribe|setting|clear|reset"
         r"|persist|reload|tree|combined|affected|rest|one|opening|closing|divider|separator)"
         r"=[^/+#\x00]+$",
     ),
@@ -365,7 +365,7 @@ class GatewaySettings(Settings):
     )
     authentication: AuthenticationSettings = Field(default_factory=AuthenticationSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
-    notation: Annotated[tuple[NotationWord, ...], Field(max_length=20)] = setting(
+    notation: Annotated[tuple[NotationWord, ...], Field(max_length=21)] = setting(
         (),
         "Words and characters of purpose commands in topics that differ from the usual ones.",
         examples=('["reserve=R", "opening=(", "closing=)"]',),

@@ -42,6 +42,7 @@ from penstock.model.kinds import (
     Scenario,
     kinds_of,
 )
+from penstock.model.purposes import PurposeSet
 from penstock.model.role_terms import ROLE_PREFIX
 from penstock.model.topics import matches, parse_subscribed
 from penstock.policy.access.engine import AccessEngine
@@ -176,6 +177,23 @@ def named_clients(document: Document) -> Iterator[str]:
             yield it.removeprefix(_CLIENT)
 
 
+def read_reservations(held: Mapping[Key, Document]) -> Iterator[tuple[str, PurposeSet]]:
+    """Yield the filters of reservations with their purposes.
+
+    Most share their purposes with others: each set is read and checked once.
+    """
+    known: dict[tuple[tuple[str, ...], tuple[str, ...]], PurposeSet] = {}
+    for key, document in held.items():
+        body = document.body
+        said = (tuple(body.get("allow", ())), tuple(body.get("prohibit", ())))
+        purposes = known.get(said)
+        if purposes is None:
+            if len(known) >= _KNOWN_LIMIT:
+                known.clear()
+            purposes = known[said] = PurposeSet.of(*said)
+        yield key.name, purposes
+
+
 class GrantedRights:
     """The rights that definitions grant."""
 
@@ -263,6 +281,7 @@ class GrantedRights:
         return CommandRights(
             reserve=tuple(it for body in given for it in body.get("reserve", ())),
             presubscribe=tuple(it for body in given for it in body.get("presubscribe", ())),
+            advertise=tuple(it for body in given for it in body.get("advertise", ())),
             administer=any(body.get("administer", False) for body in given),
         )
 

@@ -88,6 +88,8 @@ class PublicationCheck:
             topic[0] == MARK
             or authorizer.access.decides["write"]
             or authorizer.interaction.concerns("write", topic)
+            or self._rules.advertisements.are_needed(topic)
+            or self._rules.contents.types.are_checked(topic)
         )
 
     def reshape_own(self, topic: str, payload: bytes) -> Reshaped | PublishResult | None:
@@ -162,6 +164,7 @@ class PublicationCheck:
         )
         if watched and detection.reload.busy:
             return self._after_reload(session, packet)
+        advertised = self._rules.is_advertised(session, topic)
         reshaped = self._reshape(request)
         if isinstance(reshaped, PublishResult):
             return reshaped
@@ -169,9 +172,11 @@ class PublicationCheck:
             follower = detection.follower
             if not follower.asks:
                 return NO_LEADER
-            refused = self._refuse_by_role(request)
+            refused = self._refuse_here(request, advertised=advertised)
             return refused or self._submit(follower.submit(request), reshaped)
-        result = self._decide(request, watched=watched)._replace(reshaped=reshaped)
+        result = self._decide(request, watched=watched, advertised=advertised)._replace(
+            reshaped=reshaped
+        )
         if detection.leader.pending and result.accepted:
             return self._when_replicated(result)
         return result
@@ -192,7 +197,12 @@ class PublicationCheck:
         return self._decide(request, watched=watched, submission=submission)
 
     def _decide(
-        self, request: PublishRequest, *, watched: bool, submission: SubmissionId | None = None
+        self,
+        request: PublishRequest,
+        *,
+        watched: bool,
+        submission: SubmissionId | None = None,
+        advertised: bool = True,
     ) -> PublishResult:
         """Decide on a message, and let the event that it is take effect, in one step."""
         detection, authorizer = self.detection, self._rules.authorizer
@@ -234,6 +244,7 @@ class PublicationCheck:
                 message=message,
                 environment=e,
                 situations=detection.board,
+                advertised=advertised,
             )
         )
         if not decision:
@@ -243,7 +254,12 @@ class PublicationCheck:
             self._denials.emergency(publisher, decision)
         if prepared is None or not prepared.bound:
             if not repeated:
-                lasting = not watched and decision.reshaping is None
+                lasting = (
+                    not watched
+                    and decision.reshaping is None
+                    and not self._rules.advertisements.are_needed(topic)
+                    and not self._rules.contents.types.are_checked(topic)
+                )
                 return PublishResult(lasting=lasting and is_lasting(decision, access, topic))
             # It took effect before: the journal has it with what was added up to now.
             ticket = detection.journal.added
@@ -254,10 +270,10 @@ class PublicationCheck:
                 return NO_LEADER
         return PublishResult(journal=detection.journal, ticket=ticket)
 
-    def _refuse_by_role(self, request: PublishRequest) -> PublishResult | None:
-        """Refuse what the roles of a session do not grant: the leader does not know its choice."""
+    def _refuse_here(self, request: PublishRequest, *, advertised: bool) -> PublishResult | None:
+        """Refuse by what the leader does not know: a session's roles and advertisements."""
         authorizer = self._rules.authorizer
-        if not authorizer.access.roles.in_use:
+        if advertised and not authorizer.access.roles.in_use:
             return None
         message = Message(
             request.topic,
@@ -275,6 +291,7 @@ class PublicationCheck:
                 message=message,
                 environment=make_environment(self._clock.now(), request.place),
                 situations=self.detection.board,
+                advertised=advertised,
             )
         )
         if decision or decision.depends & Depends.SITUATION:

@@ -30,6 +30,7 @@ from penstock.gateway.authorization.compiled_definitions import (
     CompiledDefinitions,
     GrantedRights,
     named_clients,
+    read_reservations,
 )
 from penstock.gateway.broker import CHOICE_LIMIT, CLIENT, FOR, stamp
 from penstock.gateway.session import Session
@@ -40,7 +41,9 @@ from penstock.model.topics import parse_subscribed
 from penstock.mqtt import encode_user_properties
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.consent.prohibitions import OptOutIndex, Prohibitions
+from penstock.policy.events.advertisements import Advertisements
 from penstock.policy.events.content import ContentError, ContentFilter, ContentFilters
+from penstock.policy.purposes.commands import Advertise
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.rights import CommandRights, DeclaredPurposes
 from penstock.policy.purposes.settings import Notation, PurposeSettings
@@ -64,7 +67,7 @@ _MONITOR_KINDS: Final = frozenset(
     {kinds.Right.kind, kinds.AuthorisationRule.kind, kinds.Group.kind}
 )
 _TYPE: Final = kinds.Stream.kind
-_DECIDING: Final = (
+DECIDING: Final = (
     kinds.kinds_of(kinds.Concern.PURPOSES) - {PRESUBSCRIPTION} | _CLAIM_KINDS | {_TYPE}
 )
 _AT_ONCE: Final = 1_000
@@ -119,6 +122,8 @@ class Rules:
         """What people opted out of."""
         self.clock: Callable[[], int] = lambda: int(time.time() * 1000)
         """Tells the time by which roles are activated, in milliseconds since 1970."""
+        self.advertisements = Advertisements()
+        """What clients said that they publish, where that is asked for."""
         self.contents = ContentFilters()
         """What events subscriptions are for."""
         self._compiled = CompiledDefinitions(open_mode=open_mode, trusts=trusts, read_key=read_key)
@@ -169,6 +174,7 @@ class Rules:
                 changes = changes.join(self._apply(key, documents.get(key)))
         self.consent.take_definitions(documents, keys)
         self.contents.types.take(documents, keys)
+        self.advertisements.take(documents, keys)
         # What is over by now must not begin with what comes.
         if self.authorizer.access.roles.advance(self.clock()):
             self.authorizer.access.forget_principals()
@@ -194,13 +200,15 @@ class Rules:
 
     def open_roles(self, session: Session) -> None:
         """Begin to activate roles for a session, those that it chose or all."""
+        self.advertisements.end(session.client_id)
         if session.user is not None:
             access = self.authorizer.access
             access.open_session(session.user, session.client_id, session.chosen_roles)
             self._rights.forget(session)
 
     def close_roles(self, session: Session) -> None:
-        """Forget what was active in a session."""
+        """Forget what was active in a session, and what it advertised."""
+        self.advertisements.end(session.client_id)
         if session.user is not None:
             self.authorizer.access.close_session(session.user, session.client_id)
             self._rights.forget(session)
@@ -325,21 +333,7 @@ class Rules:
                 held.pop(key, None)
                 if document is not None:
                     held[key] = document
-        # Most reservations share their purposes with others: each set is read and checked once.
-        known: dict[tuple[tuple[str, ...], tuple[str, ...]], PurposeSet] = {}
-
-        def read(body: Any) -> PurposeSet:
-            said = (tuple(body.get("allow", ())), tuple(body.get("prohibit", ())))
-            purposes = known.get(said)
-            if purposes is None:
-                if len(known) >= _CACHE_LIMIT:
-                    known.clear()
-                purposes = known[said] = PurposeSet.of(*said)
-            return purposes
-
-        return self.engine.replace_reservations(
-            (key.name, read(it.body)) for key, it in held.items()
-        )
+        return self.engine.replace_reservations(read_reservations(held))
 
     def _apply(self, key: Key, document: Document | None) -> SubscriptionChanges:
         body = document.body if document is not None else None
@@ -492,21 +486,31 @@ class Rules:
             content=content,
         ).subscription
 
+    def is_advertised(self, session: Session, topic: str) -> bool:
+        """Say whether a session has advertised what it publishes, where that is asked for."""
+        held = self.advertisements
+        if not held.are_needed(topic):
+            return True
+        rights = self.rights(session)
+
+        def entitled(filter_: str) -> bool:
+            return rights.may(Advertise(filter_)).allowed
+
+        return held.cover(session.client_id, topic, self.clock(), entitled)
+
     # --- content filters ---
 
     def hold_content(
         self, session: Session, text: str, filter_: str, *, asked: bool = False
     ) -> ContentFilter:
-        """Return a content filter of a session; raise what is wrong with it.
-
-        Where it is `asked` for, errors tell of no type that the session could not read.
-        """
+        """Return a content filter of a session; raise what is wrong with it."""
+        visible = None
         if asked:
             access = self.authorizer.access
             principal = access.principal(session.user, session.client_id)
-            self.contents.check(text, filter_, partial(access.may_read_some, principal))
+            visible = partial(access.may_read_some, principal)
         owner = f"user {session.user}" if session.user is not None else session.address
-        return self.contents.hold(owner, text, filter_)
+        return self.contents.hold(owner, text, filter_, visible)
 
     def renew_content(self, session: Session, subscription: Subscription) -> bool:
         """Compile the content filter of a subscription by the types of now; False: it is wrong."""
@@ -517,18 +521,3 @@ class Rules:
             except ContentError:
                 return False
         return True
-
-
-def concerned_filters(changed: Iterable[Key]) -> tuple[str, ...] | None:
-    """Return the filters that changes concern; None where that is all, or too many to compare."""
-    keys = [key for key in changed if key.kind in _DECIDING]
-    if len(keys) > COMPARED or any(key.kind != RESERVATION for key in keys):
-        return None
-    return tuple(key.name for key in keys)
-
-
-def differing(held: Snapshot, snapshot: Snapshot) -> list[Key]:
-    """Return the keys of what is not the same in two sets of definitions."""
-    before, now = held.documents, snapshot.documents
-    changed = [key for key, document in now.items() if before.get(key) != document]
-    return [*changed, *(key for key in before if key not in now)]

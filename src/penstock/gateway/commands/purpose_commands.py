@@ -42,6 +42,7 @@ from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import Publish, ReasonCode
 from penstock.policy.purposes.commands import (
+    Advertise,
     Clear,
     Command,
     Presubscribe,
@@ -128,6 +129,7 @@ STATE_COMMANDS_PER_MINUTE = 30
 ANSWER_BYTES = 1 << 20
 _WORDS = {
     Reserve: "reserve",
+    Advertise: "advertise",
     Presubscribe: "presubscribe",
     SetSetting: "set",
     Clear: "clear",
@@ -202,6 +204,8 @@ class PurposeCommands:
         """Carry out a command; say whether the store has it, with its audit entry."""
         engine = self._rules.engine
         match command:
+            case Advertise():
+                self._advertise(sender, command)
             case ShowTree():
                 tree = engine.tree(most_bytes=self._answer_bytes)
                 sender.answer(packet, tree.encode())
@@ -216,6 +220,17 @@ class PurposeCommands:
             case _:
                 return await self._state.carry_out(sender, command)
         return False
+
+    def _advertise(self, sender: CommandSender, command: Advertise) -> None:
+        client, held = sender.session.client_id, self._rules.advertisements
+        if command.ends:
+            held.withdraw(client, command.filter)
+            return
+        until = None
+        if command.seconds is not None:
+            until = self._rules.clock() + command.seconds * 1_000
+        if not held.put(client, command.filter, until):
+            raise TooManyError("too many advertisements", fix="withdraw some, or name wider ones")
 
     def _show(
         self, found: Iterable[tuple[str, PurposeSet | None]]

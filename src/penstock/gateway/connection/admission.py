@@ -46,6 +46,7 @@ from penstock.mqtt import (
     encode_user_properties,
 )
 from penstock.policy.decision import Reshaped
+from penstock.policy.events.advertisements import ADVERTISEMENT, OTHER_TYPE
 from penstock.policy.purposes.commands import Command, SendFor, parse_publish
 from penstock.policy.purposes.settings import Notation
 
@@ -230,6 +231,11 @@ class Admission:
             return
         self._context.denials.publication(client.session, result.outcome, result.rule)
         text, reason = _REFUSALS[result.outcome]
+        if result.rule == ADVERTISEMENT:
+            text = "it is not advertised: advertise it first, with the right to"
+        elif result.rule.startswith(OTHER_TYPE):
+            text = f"it is not of its {result.rule}"
+            reason = ReasonCode.PAYLOAD_FORMAT_INVALID
         client.deny(packet, result.outcome, text, reason)
 
     def admit_will(self, connect: Connect, session: Session) -> Will | None:

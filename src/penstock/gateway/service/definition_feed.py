@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 from penstock.cep.program import Program
 from penstock.clock import boot_clock
 from penstock.errors import UsageError
-from penstock.gateway.authorization.rules import Rules, concerned_filters, differing
+from penstock.gateway.authorization.rules import COMPARED, DECIDING, RESERVATION, Rules
 from penstock.gateway.connection.client_registry import ClientRegistry, Revocation
 from penstock.gateway.connection.subscription_lifecycle import (
     SubscriptionLifecycle,
@@ -299,3 +299,18 @@ class DefinitionFeed:
         while True:
             await asyncio.sleep(pause)
             self._look_at_lease()
+
+
+def concerned_filters(changed: Iterable[Key]) -> tuple[str, ...] | None:
+    """Return the filters that changes concern; None where that is all, or too many to compare."""
+    keys = [key for key in changed if key.kind in DECIDING]
+    if len(keys) > COMPARED or any(key.kind != RESERVATION for key in keys):
+        return None
+    return tuple(key.name for key in keys)
+
+
+def differing(held: Snapshot, snapshot: Snapshot) -> list[Key]:
+    """Return the keys of what is not the same in two sets of definitions."""
+    before, now = held.documents, snapshot.documents
+    changed = [key for key, document in now.items() if before.get(key) != document]
+    return [*changed, *(key for key in before if key not in now)]

@@ -231,6 +231,13 @@ class Privileges(Definition):
         strict=False,
         description="Filters below which they may reserve topics.",
     )
+    advertise: tuple[TopicFilter, ...] = Field(
+        default=(),
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Filters below which they may advertise what they publish. Asked for on the "
+        "topics that a domain names (`advertised`).",
+    )
     presubscribe: tuple[TopicFilter, ...] = Field(
         default=(),
         max_length=LIST_LIMIT,
@@ -414,6 +421,13 @@ class Domain(Definition):
         max_length=LIST_LIMIT,
         strict=False,
         description="Whose roles its rules activate: user:NAME, group:NAME or anyone.",
+    )
+    advertised: tuple[TopicFilter, ...] = Field(
+        default=(),
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Topics on which nobody publishes without having advertised it: with the "
+        "command `!ADVERTISE`, and the right to `advertise`.",
     )
 
     @model_validator(mode="after")

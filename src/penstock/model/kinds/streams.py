@@ -290,6 +290,11 @@ class Stream(Definition):
         "and its keys are the subject, so that a record without a value takes the others' place. "
         "none: they go when the retention of the topic ends.",
     )
+    conform: bool = Field(
+        default=False,
+        description="Whether gateways refuse messages on its topics (`from`) that are not of this "
+        "type: no JSON object, a field missing that is not optional, a value of another type.",
+    )
     adds: AddedFields | None = Field(
         default=None,
         description="What the gateway adds to each record of a message that feeds the stream; "
@@ -350,6 +355,11 @@ class Stream(Definition):
             raise ValueError(
                 f"format: rows of {files.format} files are not written as {self.format} → "
                 "leave format out"
+            )
+        if self.conform and (not self.patterns or self.format == "avro"):
+            raise ValueError(
+                "conform: gateways look at JSON messages that feed the stream → add from and leave "
+                "format: avro out, or leave conform out"
             )
         kafka = self.source.kafka if self.source else None
         if kafka is not None and kafka.registry is not None and self.format != "avro":

@@ -62,6 +62,7 @@ MOST_LISTED: Final = 200
 LEAST_RECORDS: Final = 2
 """Of so many records a value must be to stand in a draft."""
 K: Final = 5
+MOST_HELD: Final = 1_000
 PYTHON: Final = {
     FieldType.BOOLEAN: bool,
     FieldType.DATE: date,
@@ -214,8 +215,10 @@ def _draft(
                 quasi.append(ranged)
     view: dict[str, Any] = {"stream": name, "anonymizers": []}
     if quasi:
-        step = {"anonymizer": "k_anonymization", "keys": hidden, "quasi_identifiers": quasi, "k": K}
-        view["anonymizers"] = [step]
+        # So many wait at most: else a file as small as the sample would be held back as a whole.
+        delta = max(10 * K, min(MOST_HELD, fields[0].records // 4))
+        groups = {"quasi_identifiers": quasi, "k": K, "delta": delta}
+        view["anonymizers"] = [{"anonymizer": "k_anonymization", "keys": hidden, **groups}]
         if subject is None:
             view["accept_risk"] = ["no-subject"]
     elif hidden:

@@ -146,8 +146,15 @@ class ContentFilters:
         """Refuse a text that is no filter for messages of these topics; say so in one line."""
         self._compile(text, self.types.describe(filter_, visible))
 
-    def hold(self, owner: str, text: str, filter_: str) -> ContentFilter:
-        """Return the filter of an owner for messages of these topics, made if it has none."""
+    def hold(
+        self, owner: str, text: str, filter_: str, visible: Callable[[str], bool] | None = None
+    ) -> ContentFilter:
+        """Return the filter of an owner for messages of these topics, made if it has none.
+
+        With `visible`, errors tell of no type that the owner could not read.
+        """
+        if visible is not None:
+            self.check(text, filter_, visible)
         record = self.types.describe(filter_)
         held = self._held.get(owner)
         known = held.get((text, record)) if held is not None else None

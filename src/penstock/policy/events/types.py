@@ -133,6 +133,8 @@ class EventType(NamedTuple):
 
     name: str
     attributes: tuple[Attribute, ...]
+    conform: bool = False
+    """Whether messages that are not of this type are refused."""
 
 
 class EventTypes:
@@ -193,6 +195,19 @@ class EventTypes:
                     apart.add(name)
         return {name: it for name, it in found.items() if it is not None and name not in apart}
 
+    def are_checked(self, topic: str) -> bool:
+        """Tell whether messages of a topic have to be of their type."""
+        return any(it.conform for it in self.of(topic))
+
+    def find_other(self, topic: str, message: Message | None) -> tuple[str, str] | None:
+        """Return the stream that a message is none of although it has to be, and why."""
+        for event_type in self.of(topic):
+            if event_type.conform:
+                why = _find_fault(event_type, message)
+                if why is not None:
+                    return event_type.name, why
+        return None
+
     def describe(self, filter_: str, visible: Callable[[str], bool] = lambda _: True) -> RecordType:
         """Return `r` for a filter: the attributes that messages of its topics may have.
 
@@ -219,7 +234,29 @@ class EventTypes:
         for stream, _, pattern in sorted(found, key=lambda it: (it[0].name, it[1])):
             if stream.name not in seen:
                 seen.add(stream.name)
-                yield EventType(stream.name, tuple(_lay_out(stream, pattern, topic)))
+                yield EventType(
+                    stream.name, tuple(_lay_out(stream, pattern, topic)), stream.conform
+                )
+
+
+def _find_fault(event_type: EventType, message: Message | None) -> str | None:
+    if message is None or message.content is None:
+        return "the payload is no JSON object"
+    for attribute in event_type.attributes:
+        if attribute.find(message) is not None:
+            continue
+        if not attribute.optional:
+            return f"{attribute.name} is missing, or of another type"
+        if attribute.path and _stands_there(attribute.path, message.content):
+            return f"{attribute.name} is of another type"
+    return None
+
+
+def _stands_there(path: tuple[str, ...], content: Mapping[str, Any]) -> bool:
+    value: Any = content
+    for step in path:
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value is not None
 
 
 def _is_seen(stream: Stream, field: StreamField) -> bool:

@@ -1,6 +1,7 @@
 """Commands in topics: what a client asks of the gateway itself, as typed values.
 
     PUBLISH    !RESERVE/<filter>{aip,…|pip,…}     !AIP/<topic>{aip,…|pip,…}
+               !ADVERTISE/<filter>  seconds       !ADVERTISE/<filter>{}
                !PBAC/PRESUB/<client>/<filter>{ap} !PBAC/SET/<setting>  true|false
                !PBAC/CLEAR  RESET  PERSIST  RELOAD  TREE
                !PBAC/CRES/<topic>  !PBAC/ARES/<filter>
@@ -39,6 +40,7 @@ DEFAULT_NOTATION = Notation()
 CONTENT_PROPERTY = "content-filter"
 
 
+_SECONDS: Final = re.compile(rb"[1-9][0-9]{0,8}")
 _NO_CODE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
@@ -52,6 +54,16 @@ class Reserve:
 
     filter: str
     purposes: PurposeSet | None
+
+
+@dataclass(frozen=True, slots=True)
+class Advertise:
+    """Say that one will publish below a filter; with `ends`: no longer."""
+
+    filter: str
+    seconds: int | None = None
+    """For how long; None: as long as the connection lasts."""
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,7 @@ class SendFor:
 
 Command = (
     Reserve
+    | Advertise
     | Presubscribe
     | SetSetting
     | Clear
@@ -176,6 +189,8 @@ def _read_publish(topic: str, payload: bytes, notation: Notation) -> Command | S
     if slash and keyword == notation.reserve:
         path, inside = notation.split_marked(rest)
         return Reserve(check_filter(notation.read_filter(path)), notation.read_set(inside))
+    if slash and keyword == notation.advertise:
+        return _read_advertisement(rest, payload, notation)
     if slash and keyword == notation.intended:
         return _read_send(rest, notation)
     if slash and keyword == notation.administer:
@@ -184,6 +199,22 @@ def _read_publish(topic: str, payload: bytes, notation: Notation) -> Command | S
         f"there is no command {quote(notation.prefix + keyword)}",
         fix=f"topics that begin with {quote(notation.prefix)} are commands; choose another topic",
     )
+
+
+def _read_advertisement(rest: str, payload: bytes, notation: Notation) -> Advertise:
+    withdrawn = notation.opening + notation.closing
+    if rest.endswith(withdrawn):
+        path = rest.removesuffix(withdrawn)
+        return Advertise(check_filter(notation.read_filter(path)), ends=True)
+    filter_ = check_filter(notation.read_filter(rest))
+    if not payload:
+        return Advertise(filter_)
+    if not _SECONDS.fullmatch(payload):
+        raise CommandError(
+            "the payload is no number of seconds",
+            fix="send a number from 1 on, or nothing: until the connection ends",
+        )
+    return Advertise(filter_, int(payload))
 
 
 def _read_send(rest: str, notation: Notation) -> SendFor:

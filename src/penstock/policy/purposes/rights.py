@@ -31,6 +31,7 @@ from penstock.model.purposes import lineage
 from penstock.model.topics import check_filter, covers, parse_subscribed
 from penstock.policy.decision import Considered, Explanation, Part, list_considered
 from penstock.policy.purposes.commands import (
+    Advertise,
     Command,
     Presubscribe,
     Reserve,
@@ -175,9 +176,10 @@ class CommandRights:
     presubscribe: tuple[str, ...] = ()
     administer: bool = False
     everything: bool = False
+    advertise: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for filter_ in (*self.reserve, *self.presubscribe):
+        for filter_ in (*self.reserve, *self.presubscribe, *self.advertise):
             check_filter(filter_)
 
     @property
@@ -191,6 +193,8 @@ class CommandRights:
             return Explanation(allowed=True, rule="open mode", reason="everybody may do everything")
         if isinstance(command, Reserve):
             return _decide("reserve", self.reserve, command.filter)
+        if isinstance(command, Advertise):
+            return _decide("advertise", self.advertise, command.filter)
         if isinstance(command, Presubscribe):
             inner = parse_subscribed(command.filter).filter
             return _decide("presubscribe", self.presubscribe, inner)

@@ -28,6 +28,7 @@ class Notation:
     reserve: str = "RESERVE"
     access: str = "AP"
     intended: str = "AIP"
+    advertise: str = "ADVERTISE"
     administer: str = "PBAC"
     presubscribe: str = "PRESUB"
     setting: str = "SET"
@@ -104,7 +105,7 @@ class Notation:
         return "/".join(wildcards.get(level, level) for level in text.split("/"))
 
 
-_OPENERS = ("reserve", "access", "intended", "administer")
+_OPENERS = ("reserve", "access", "intended", "advertise", "administer")
 _VERBS = (
     "presubscribe",
     "setting",

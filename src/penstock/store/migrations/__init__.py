@@ -24,7 +24,7 @@ from penstock.errors import UnavailableError, quote
 VERSION_TABLE: Final = "penstock_version"
 STEPS: Final[Mapping[str, str]] = {
     "0001": "definitions.make_revisions",
-    "0002": "audit.make_log",
+    "0002": "definitions.make_log",
     "0003": "gateways.make_sessions",
     "0004": "gateways.add_session_holders",
     "0005": "definitions.make_kafka_users",
@@ -34,7 +34,7 @@ STEPS: Final[Mapping[str, str]] = {
     "0009": "privacy.make_consent",
     "0010": "gateways.make_wills",
     "0011": "gateways.add_situation_holds",
-    "0012": "audit.make_pruning",
+    "0012": "definitions.make_pruning",
     "0013": "gateways.make_persisted_subscriptions",
     "0014": "gateways.add_session_quotas",
     "0015": "privacy.make_requests",

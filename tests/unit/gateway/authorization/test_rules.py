@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from penstock.gateway.authorization.compiled_definitions import named_clients
-from penstock.gateway.authorization.rules import COMPARED, Rules, concerned_filters, differing
+from penstock.gateway.authorization.rules import COMPARED, Rules
 from penstock.gateway.broker import stamp
+from penstock.gateway.service.definition_feed import concerned_filters, differing
 from penstock.gateway.session import Session
 from penstock.model.document import Document, Key
 from penstock.policy.purposes.commands import Clear, Presubscribe, Reserve
