@@ -285,7 +285,8 @@ def test_what_is_changed_on_publication_is_never_at_the_broker_or_in_the_event_l
         # What cannot be changed is refused, and an empty message takes back what is retained.
         assert sensor.publish("home/q1/location", b'{"patient": "p1"}', qos=1).reason
         assert sensor.publish("home/q1/location", b"52.2 0.1", qos=1).reason
-        assert not sensor.publish("home/q1/location", b"", qos=1, retain=True).reason
+        for qos in (0, 1, 2):
+            assert not sensor.publish(f"home/q{qos}/location", b"", qos=1, retain=True).reason
     with RawClient(broker.port) as later:
         later.connect("later")
         later.subscribe("home/q1/location")
