@@ -330,7 +330,7 @@ class DeliveryCheck:
             authorizer.interaction.in_use and authorizer.interaction.concerns("read", packet.topic)
         )
         if not decides:
-            looked_into = any(it.content is not None for it in named)
+            looked_into = authorizer.contents.in_use and any(it.content is not None for it in named)
             if not looked_into and not self._rules.consent.concern(packet.topic):
                 return _UNSEEN
             return self._make_message(packet, stamp), {}, NO_SITUATIONS

@@ -140,6 +140,11 @@ class ContentFilters:
         self._tidy()
         return len(self._index)
 
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody may have a filter."""
+        return bool(self._held)
+
     def check(
         self, text: str, filter_: str, visible: Callable[[str], bool] = lambda _: True
     ) -> None:
