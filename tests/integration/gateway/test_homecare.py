@@ -19,6 +19,8 @@ from penstock.components import MosquittoServer
 from penstock.definitions import read_text
 from penstock.model.document import Document, Key
 from penstock.mqtt import V3, V5, Will
+from penstock.store.audit.entry import Entry
+from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.reader import read_after
 from penstock.store.audit.signatures import Signer
 from penstock.store.database import Database
@@ -396,14 +398,22 @@ def test_each_disclosure_of_a_changed_message_is_in_the_audit_log(homes: Homes) 
     wanted = {"delivery.transformed": 3, "publication.transformed": 1, "delivery.denied": 1}
     # It is written once a second, and counted until then.
     wait_until(lambda: wanted.items() <= entries(homes).items())
+    people = Pseudonyms.load(homes.gateway.config.audit.pseudonym_key)
+    told = {it.rule for it in entries_of(homes) if it.kind == "delivery.transformed"}
+    assert told == {people.rule("transformation coarse-location")}
+    assert all(str(it).startswith("transformation r_") for it in told)
 
 
 def entries(homes: Homes) -> dict[str, int]:
     """Return how often the audit log tells of each kind of event."""
     found: dict[str, int] = {}
+    for entry in entries_of(homes):
+        times = json.loads(entry.details).get("count", 1)
+        found[entry.kind] = found.get(entry.kind, 0) + times
+    return found
+
+
+def entries_of(homes: Homes) -> list[Entry]:
     url = homes.gateway.config.store.connection_url()
     with Database.open(url) as database, database.read() as connection:
-        for entry in (it.entry for it in read_after(connection, -1, 100_000)):
-            times = json.loads(entry.details).get("count", 1)
-            found[entry.kind] = found.get(entry.kind, 0) + times
-    return found
+        return [it.entry for it in read_after(connection, -1, 100_000)]

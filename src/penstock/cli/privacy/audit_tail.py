@@ -204,10 +204,13 @@ def find_names(
 def _texts(definitions: DefinitionSet) -> Iterator[str]:
     from penstock.definitions.access import RULE_KINDS, name_rule
     from penstock.kafka.acls import WantedAccess
-    from penstock.model.kinds import Reservation, Right, Role
+    from penstock.model.kinds import Concern, Reservation, Right, Role, Stream, kinds_of
+    from penstock.policy.events.advertisements import OTHER_TYPE
     from penstock.policy.purposes.explanations import name_reservation
 
-    yield from (name_rule(key) for key in definitions.definitions if key.kind in RULE_KINDS)
+    named = RULE_KINDS | kinds_of(Concern.INTERACTION) | {"authorisation-rule"}
+    yield from (name_rule(key) for key in definitions.definitions if key.kind in named)
+    yield from (OTHER_TYPE + name for name in definitions.of(Stream))
     yield from (f"right/{name}" for name in definitions.of(Right))
     yield from (f"role {name}" for name in definitions.of(Role))
     for name, held in definitions.of(Reservation).items():

@@ -219,7 +219,7 @@ class DeliveryCheck:
             made = self._reshape(session, message, change, e)
             if reshaping.fixed:
                 message.reshaped[reshaping] = made
-        rule = f"transformation {reshaping.name}"
+        rule = reshaping.name
         if not isinstance(made, Reshaped) or made.payload is None:
             return DeliveryDecision(None, Refusal("interaction", rule))
         topic = made.topic

@@ -38,6 +38,7 @@ _RULE = re.compile(r"[a-z][a-z _-]{0,99} r_[a-z2-7]{26}", re.ASCII)
 _FIXED_RULES = frozenset(
     (
         "administer",
+        "advertisement",
         "allow_without_reservation",
         "blocked user",
         "declared purposes",
@@ -53,6 +54,7 @@ _FIXED_RULES = frozenset(
         "reserve",
         "right to claim",
         "right to monitor",
+        "unseen message",
         "unstamped",
     )
 )
