@@ -225,7 +225,8 @@ class Home:
     async def follow(self, follower: ReplicationFollower) -> None:
         while True:
             if not follower.joined and self.detector.alive:
-                await follower.join(f"127.0.0.1:{self.detector.port}", LONG)
+                # Who was killed while it was called does not answer: its successor is called soon.
+                await follower.join(f"127.0.0.1:{self.detector.port}", 2.0)
             await asyncio.sleep(0.002)
 
     async def hand_over(self) -> None:
