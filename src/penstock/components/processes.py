@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 import subprocess
 import time
@@ -16,6 +17,9 @@ from penstock.errors import UnavailableError
 READY_SECONDS = 30.0
 STOP_SECONDS = 10.0
 TAIL_LINES = 8
+LEAST_PORT = 15_000
+EPHEMERAL = 32_768
+PORT_TRIES = 1_000
 
 
 class Server(ABC):
@@ -38,11 +42,29 @@ class Server(ABC):
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a loopback port that nobody listens on, and that the kernel gives to nobody.
+
+    Ports of its own choice it may give to another program before ours listens; what is below them
+    it leaves alone. Others who choose as we do start elsewhere, by chance.
+    """
+    first = _ephemeral_ports()
+    for _ in range(PORT_TRIES):
+        port = LEAST_PORT + secrets.randbelow(first - LEAST_PORT)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise UnavailableError(
+        f"no port between {LEAST_PORT} and {first} seems free", fix="end programs that listen there"
+    )
+
+
+def _ephemeral_ports() -> int:
+    """Return the first of the ports that the kernel chooses from."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        if first > LEAST_PORT:
+            return first
+    return EPHEMERAL
 
 
 def accepts(port: int) -> bool:

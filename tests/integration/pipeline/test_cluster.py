@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.components import find_java
+from penstock.components.processes import free_port
 from penstock.eventlog import Topic
 from penstock.pipeline.sinks.commits import ViewFolder
 from penstock.pipeline.sinks.published import read_published
@@ -71,17 +71,10 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def _cluster(folder: Path) -> Iterator[str]:
     launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    port = _free_port()
+    port = free_port()
     url = f"spark://{LOOPBACK}:{port}"
     deploy = "org.apache.spark.deploy"
     commands = [[f"{deploy}.master.Master", "--port", str(port), "--webui-port", "0"]]

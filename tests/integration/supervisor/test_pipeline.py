@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from penstock.components.processes import free_port
 from penstock.eventlog import EventLog
 from penstock.pipeline.service.control import Control
 from penstock.supervisor import RunFolder
@@ -49,13 +49,6 @@ stream: patients
 """
 
 
-def _free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        port: int = trial.getsockname()[1]
-        return port
-
-
 def _until(condition: Callable[[], Any], seconds: float = 120) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -69,7 +62,7 @@ class House:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         (folder / "penstock.yaml").write_text(
             f"parts: [pipeline]\nmonitor: {{port: 0}}\npipeline: {{monitor_port: {self.port}}}\n"
             "supervisor: {backoff: 20ms, ready_timeout: 120s, grace: 60s}\n"
