@@ -221,6 +221,31 @@ def shaper(assignments: Sequence[Assignment]) -> Callable[..., Values]:
     return lambda *rows: {name: function(*rows) for name, function in parts}
 
 
+@dataclass(frozen=True, slots=True)
+class ErasedPerson:
+    """Somebody whose events are to be forgotten, and the attributes that name people.
+
+    A text elsewhere says nothing: a person may be called as a room is.
+    """
+
+    name: str
+    attributes: frozenset[str]
+
+    def is_named_by(self, value: Any) -> bool:
+        """Say whether the value of such an attribute is the person."""
+        return type(value) in {str, int} and str(value) == self.name
+
+    def is_key(self, by: tuple[str, ...], key: Key) -> bool:
+        """Say whether a group is the person's, or one of the person and others."""
+        parts = (key,) if len(by) == 1 else key
+        return self.is_row(dict(zip(by, parts, strict=True)))
+
+    def is_row(self, values: Values) -> bool:
+        """Say whether a row is about the person."""
+        found = self.attributes & values.keys()
+        return any(self.is_named_by(values[name]) for name in found)
+
+
 _TIME: Final = "$t"
 _DURATION: Final = "$d"
 

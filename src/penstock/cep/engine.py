@@ -29,6 +29,7 @@ from penstock.cep.context import (
     NEVER,
     EngineContext,
     EngineLimits,
+    ErasedPerson,
     Row,
     StateError,
     Values,
@@ -320,6 +321,24 @@ class Engine:
         if len(self._ids) > self._context.limits.ids:
             del self._ids[next(iter(self._ids))]
         return True
+
+    def forget(self, name: str, attributes: Iterable[str]) -> int:
+        """Forget a person's events; return how many groups and rows were kept of them.
+
+        Attributes name people that are called so, and those by which scenarios tell their
+        subjects. What follows from what is gone no longer holds, but leads nowhere: no situation
+        begins or ends by it. Situations stay.
+        """
+        own = {instance.attribute for _, instance in self._instances}
+        whose = {name for node in self._visits for name in (node.who, "other")}
+        person = ErasedPerson(name, frozenset((*attributes, *own, *whose)))
+        nowhere: list[DetectedEvent] = []
+        count = 0
+        for node in self._nodes:
+            count += node.forget(person)
+            if node.inbox or node.woken:
+                node.run(nowhere)
+        return count
 
     # --- snapshots and replay ---
 

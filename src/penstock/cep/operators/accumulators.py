@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right, insort
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from typing_extensions import override
@@ -54,6 +55,10 @@ class Accumulator(ABC):
     @abstractmethod
     def drop_oldest(self) -> None:
         """Make room."""
+
+    @abstractmethod
+    def forget(self, is_gone: Callable[[Any], bool]) -> bool:
+        """Drop values; say whether there were such."""
 
     @abstractmethod
     def save(self) -> Any:
@@ -161,6 +166,14 @@ class Extremum(Accumulator):
         self._first += 1
 
     @override
+    def forget(self, is_gone: Callable[[Any], bool]) -> bool:
+        held = list(zip(self._times, self._values, strict=True))[self._first :]
+        kept = [it for it in held if not is_gone(it[1])]
+        self._first = 0
+        self._times, self._values = [at for at, _ in kept], [value for _, value in kept]
+        return len(kept) < len(held)
+
+    @override
     def save(self) -> Any:
         return [self._times[self._first :], pack(self._values[self._first :])]
 
@@ -220,6 +233,15 @@ class _Retained(Accumulator):
     @override
     def drop_oldest(self) -> None:
         self._leave(self._kept.popleft()[2])
+
+    @override
+    def forget(self, is_gone: Callable[[Any], bool]) -> bool:
+        before = len(self._kept)
+        for _, _, value in self._kept:
+            if is_gone(value):
+                self._leave(value)
+        self._kept = deque(it for it in self._kept if not is_gone(it[2]))
+        return len(self._kept) < before
 
     def _save_kept(self) -> Any:
         return [[at, pack(value)] for at, _, value in self._kept]
@@ -317,6 +339,15 @@ class Distinct(_Retained):
             del self._times[next(iter(self._times))]
 
     @override
+    def forget(self, is_gone: Callable[[Any], bool]) -> bool:
+        # Without times: what is kept counts its values out.
+        found = super().forget(is_gone)
+        for value in [it for it in self._times if is_gone(it)]:
+            del self._times[value]
+            found = True
+        return found
+
+    @override
     def save(self) -> Any:
         return [[[pack(value), times] for value, times in self._times.items()], self._save_kept()]
 
@@ -351,6 +382,14 @@ class FirstLast(_Retained):
         if not self._retain:
             return self._value
         return self._kept[-1 if self._last else 0][2] if self._kept else None
+
+    @override
+    def forget(self, is_gone: Callable[[Any], bool]) -> bool:
+        found = super().forget(is_gone)
+        if self._at is not None and is_gone(self._value):
+            self._at = self._value = None
+            found = True
+        return found
 
     @override
     def save(self) -> Any:

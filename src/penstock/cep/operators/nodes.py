@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from penstock.cep.context import (
     EngineContext,
+    ErasedPerson,
     Key,
     Row,
     Values,
@@ -94,6 +95,10 @@ class OperatorNode:
 
     def load(self, state: Any) -> None:
         """Restore the state, timers included."""
+
+    def forget(self, person: ErasedPerson) -> int:  # noqa: ARG002 - for those who keep something
+        """Forget a person's rows and groups, and emit what no longer holds; return how many."""
+        return 0
 
 
 class SourceNode(OperatorNode):
@@ -183,6 +188,7 @@ class LatestNode(OperatorNode):
 
     def __init__(self, index: int, context: EngineContext, spec: Latest) -> None:
         super().__init__(index, context)
+        self._by = spec.by
         self._key = key_reader(spec.by)
         self._order = spec.order
         self._best: dict[Key, Row] = {}
@@ -212,6 +218,16 @@ class LatestNode(OperatorNode):
                     self.context.counts["dropped_groups"] += 1
         self.emit(detected, list(added.values()), removed, NO_ROWS)
 
+    @override
+    def forget(self, person: ErasedPerson) -> int:
+        gone = [
+            key
+            for key, row in self._best.items()
+            if person.is_key(self._by, key) or person.is_row(row.values)
+        ]
+        self.emit([], NO_ROWS, [self._best.pop(key) for key in gone], NO_ROWS)
+        return len(gone)
+
     def save(self) -> Any:
         """Return the row of each group."""
         return [[pack_key(key), pack_row(row)] for key, row in self._best.items()] or None
@@ -226,6 +242,7 @@ class IterateNode(OperatorNode):
 
     def __init__(self, index: int, context: EngineContext, spec: Iterate) -> None:
         super().__init__(index, context)
+        self._by = spec.by
         self._key = key_reader(spec.by)
         self._times = spec.times
         self._within = spec.within
@@ -252,6 +269,13 @@ class IterateNode(OperatorNode):
                         del seen[next(iter(seen))]
                         self.context.counts["dropped_groups"] += 1
         self.emit(detected, added, NO_ROWS, NO_ROWS)
+
+    @override
+    def forget(self, person: ErasedPerson) -> int:
+        gone = [key for key in self._seen if person.is_key(self._by, key)]
+        for key in gone:
+            del self._seen[key]
+        return len(gone)
 
     def save(self) -> Any:
         """Return when events of each group happened."""

@@ -1,6 +1,7 @@
 """Erasure as a built-in service: told of a deletion, it erases, proves it, and is done.
 
-    vault ─▶ event log ─▶ Kafka ─▶ retained ─▶ store ─▶ views ─▶ scan ─▶ evidence, audited ─▶ DONE
+    vault ─▶ event log ─▶ Kafka ─▶ retained ─▶ detection ─▶ store ─▶ views ─▶ scan
+                                                         evidence, audited ─▶ DONE ◀──┘
 
 Rules that hold here:
 - Each step is noted when it is done and is idempotent: killed between any two, the next worker
@@ -9,6 +10,8 @@ Rules that hold here:
 - Vault entries go first: which are the person's, only the records tell. Views come behind the
   event log, so that what they read again is clean. A view that runs may have a batch under way
   that it read before: erasure looks at views when that is over (`rights.settle`).
+- What detection remembers is in the memory of the gateway that detects: that forgets, and erasure
+  waits for it. Who is in a situation is forgotten when it has ended, which nobody waits for.
 - Only what was recorded before a step is erased by it. What comes later is new data; the evidence
   says up to where the log was looked at.
 - What cannot be erased is listed in the evidence, with the reason, and never passed over.
@@ -35,7 +38,7 @@ from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
 from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog, Topic
 from penstock.eventlog.erasure import Keep, erase
-from penstock.model.kinds import Stream, View
+from penstock.model.kinds import Event, Stream, View
 from penstock.rights.dispatch.message import (
     Dispatched,
     LeaseLostError,
@@ -60,6 +63,7 @@ from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.signatures import Head
 from penstock.store.database import Database
+from penstock.store.detection.erasures import DetectionErasures
 from penstock.store.opt_outs import SubjectMarks
 from penstock.store.person_keys import PersonKeys
 from penstock.store.rights.erasures import ErasureBook
@@ -101,6 +105,19 @@ _HELD: Final = (
 )
 
 
+_FORGETTING: Final = timedelta(minutes=10)
+"""How long a gateway may take to forget somebody until that counts as a failure."""
+_FORGETTING_SECONDS: Final = 1.0
+
+
+class _NotYetError(PenstockError):
+    """A step has to wait for somebody else, who is at it."""
+
+    def __init__(self, code: str, seconds: float) -> None:
+        super().__init__("an erasure waits")
+        self.waiting = Dispatched(Outcome.SENT, code, again=seconds)
+
+
 class _Step(NamedTuple):
     name: str
     run: Callable[[], Result]
@@ -121,6 +138,7 @@ class ErasureService:
         self.book = ErasureBook(database)
         self._database = database
         self._vault = StoreVault(database)
+        self._detection = DetectionErasures(database)
         self._log = log
         self._people = people
         self._marks = marks
@@ -134,12 +152,12 @@ class ErasureService:
                 return Dispatched(Outcome.DONE)
             traces = trace_views(definitions, self._secret(), person)
             case = _Case(request, person, definitions, traces, keep)
-            waiting = self._work(case)
-            if waiting is not None:
-                return Dispatched(Outcome.SENT, "views-running", again=waiting)
+            self._work(case)
             self._conclude(case, notification.subscriber)
         except LeaseLostError:
             return failed("lease-lost")
+        except _NotYetError as error:
+            return error.waiting
         except PenstockError as error:
             # Such as a broker out of reach, or a file that somebody has damaged: one request
             # waits for it, not the worker. Its message may quote a path, but never a person.
@@ -150,8 +168,8 @@ class ErasureService:
             return failed("erasure", type(error).__name__)
         return Dispatched(Outcome.DONE)
 
-    def _work(self, case: _Case) -> float | None:
-        """Do what is not done yet; return the seconds to wait, where views have to end a batch."""
+    def _work(self, case: _Case) -> None:
+        """Do what is not done yet."""
         done = self.book.steps(case.request)
         for step in self._steps(case):
             if step.name in done:
@@ -162,9 +180,8 @@ class ErasureService:
                 settle = timedelta(seconds=self._config.rights.settle)
                 wait = max(erased, default=self.book.clock() - settle) + settle - self.book.clock()
                 if wait > timedelta():
-                    return wait.total_seconds()
+                    raise _NotYetError("views-running", wait.total_seconds())
             done[step.name] = self.book.note(case.request, step.name, step.run())
-        return None
 
     def _steps(self, case: _Case) -> Iterator[_Step]:
         streams = [it for _, it in sorted(case.definitions.of(Stream).items())]
@@ -178,6 +195,7 @@ class ErasureService:
                 yield _Step(f"kafka:{stream.name}", lambda it=stream: self._erase_kafka(case, it))  # type: ignore[misc]
         yield _Step("elsewhere", lambda: self._list_others(case, streams))
         yield _Step("retained", lambda: self._clear_retained(case, streams))
+        yield _Step("detection", lambda: self._erase_detection(case, streams))
         yield _Step("store", lambda: self._erase_store(case))
         for trace in case.traces:
             yield _Step(f"view:{trace.view.name}", lambda it=trace: self._erase_view(case, it))  # type: ignore[misc]
@@ -292,6 +310,27 @@ class ErasureService:
                     os.kill(found.pid, signal.SIGUSR1)
         return _result([{"place": "retained messages", "messages": count}])
 
+    def _erase_detection(self, case: _Case, streams: list[Stream]) -> Result:
+        """Let detection forget the person's events, or wait until it has."""
+        place, detection = "event detection", self._detection
+        if not detection.has_state():
+            return _result([])
+        if not case.definitions.of(Event) and detection.discard_state():
+            # No gateway will lead any more, and what is left is for nothing that is defined.
+            return _result([{"place": place, "rows": 0}])
+        attributes = {it.subject for it in streams if it.subject is not None}
+        asked = detection.ask(case.request, case.person, attributes)
+        if asked.is_settled:
+            return _result([{"place": place, "rows": asked.forgotten}])
+        if self.book.is_standing(case.person):
+            reason = "events of somebody who is in a situation now: forgotten when it has ended"
+            return _result([], [_remain(place, reason)])
+        if not detection.is_led() or self.book.clock() - asked.asked > _FORGETTING:
+            raise UnavailableError(
+                "no gateway forgets the events of who is erased", fix="let a gateway run"
+            )
+        raise _NotYetError("detection-forgets", _FORGETTING_SECONDS)
+
     def _erase_store(self, case: _Case) -> Result:
         mark = self._marks.of(case.person)
         contacts = self.book.forget_contacts(mark)
@@ -300,10 +339,7 @@ class ErasureService:
         for path in packages:
             path.unlink()
         past, standing = self.book.forget_situations(case.person)
-        remains = [
-            _remain("event detection", "events that patterns still wait with: until their windows "
-                    "have passed and the next snapshot is kept")
-        ]  # fmt: skip
+        remains = []
         if standing:
             remains.append(_remain("situations", "a situation that holds now: until it ends"))
         return _result(

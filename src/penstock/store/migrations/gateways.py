@@ -203,3 +203,18 @@ def add_content_filters() -> None:
     """Add what events a subscription is for; those there are, are for all."""
     for table in ("session_subscriptions", "persisted_subscriptions"):
         op.add_column(table, sa.Column("content", sa.Text(), nullable=True))
+
+
+def make_detection_erasures() -> None:
+    """Make the table of what detection is asked to forget of people."""
+    op.create_table(
+        "detection_erasures",
+        sa.Column("request", sa.String(32), nullable=False),
+        sa.Column("person", sa.Text(), nullable=False),
+        sa.Column("attributes", sa.Text(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("settled", sa.BigInteger()),
+        sa.Column("forgotten", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("request", name="pk_detection_erasures"),
+    )
+    op.create_index("ix_detection_erasures_settled", "detection_erasures", ["settled"])
