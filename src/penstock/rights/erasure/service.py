@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
@@ -37,7 +38,7 @@ from penstock.definitions import DefinitionSet
 from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
 from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog, Topic
-from penstock.eventlog.erasure import Keep, erase
+from penstock.eventlog.erasure import Keep, ask_to_forget, erase, is_asked
 from penstock.model.kinds import Event, Stream, View
 from penstock.rights.dispatch.message import (
     Dispatched,
@@ -100,9 +101,9 @@ class _Case:
 _LOGS: Final = ("log:", "keys", "kafka:")
 """How the steps begin that take away what views read."""
 _HELD: Final = (
-    "records that it holds back: until they are published; an opt-out of the view's purposes takes "
-    "them out at once"
+    "records that it holds back: they are forgotten when it runs, before it publishes anything"
 )
+_STATES: Final = "what it held back before, in states that Spark keeps until the next two batches"
 
 
 _FORGETTING: Final = timedelta(minutes=10)
@@ -197,6 +198,9 @@ class ErasureService:
         yield _Step("retained", lambda: self._clear_retained(case, streams))
         yield _Step("detection", lambda: self._erase_detection(case, streams))
         yield _Step("store", lambda: self._erase_store(case))
+        for trace in case.traces:
+            if _is_stateful(trace.view):
+                yield _Step(_held(trace), lambda it=trace: self._ask_view(case, it))  # type: ignore[misc]
         for trace in case.traces:
             yield _Step(f"view:{trace.view.name}", lambda it=trace: self._erase_view(case, it))  # type: ignore[misc]
         yield _Step("scan", lambda: self._scan(case))
@@ -355,7 +359,7 @@ class ErasureService:
         view, stream = trace.view, trace.stream
         name, remains = f"view {view.name}", list[Mapping[str, Any]]()
         if _is_stateful(view):
-            remains.append(_remain(name, _HELD))
+            remains += self._await_view(case, trace)
         if trace.keyless and (self._config.pipeline.folder / view.name).is_dir():
             raise UnavailableError(
                 f"the key of masks is missing, which tells people in the view {view.name}",
@@ -380,6 +384,26 @@ class ErasureService:
         elif view.format == "topic" or topic.segments():  # or had one before it was changed
             erased.append({"place": name, **self._erase_topic(case, trace, topic)})
         return _result(erased, remains)
+
+    def _ask_view(self, case: _Case, trace: ViewTrace) -> Result:
+        """Ask who runs a view to forget the person among what it holds back."""
+        folder = self._config.pipeline.folder / trace.view.name
+        if folder.is_dir():
+            ask_to_forget(folder, case.request, self._marks.number(case.person))
+        return _result([])
+
+    def _await_view(self, case: _Case, trace: ViewTrace) -> list[dict[str, Any]]:
+        """Wait until a view that runs has forgotten the person; return what remains."""
+        folder = self._config.pipeline.folder / trace.view.name
+        if not folder.is_dir():
+            return []
+        name = f"view {trace.view.name}"
+        if is_asked(folder, case.request):
+            since = self.book.clock() - self.book.steps(case.request)[_held(trace)].at
+            if _is_running(folder) and since < _FORGETTING:
+                raise _NotYetError("views-forget", _FORGETTING_SECONDS)
+            return [_remain(name, _HELD)]
+        return [_remain(name, _STATES)]
 
     def _erase_topic(self, case: _Case, trace: ViewTrace, topic: Topic) -> dict[str, int]:
         published = StreamRecords(_plain(trace.stream), case.person)
@@ -445,16 +469,8 @@ class ErasureService:
 
     def _running(self, case: _Case) -> bool:
         """Say whether some view is written now."""
-        for trace in case.traces:
-            lock = self._config.pipeline.folder / trace.view.name / ".lock"
-            if not lock.exists():
-                continue
-            with lock.open("rb") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return True
-        return False
+        folder = self._config.pipeline.folder
+        return any(_is_running(folder / trace.view.name) for trace in case.traces)
 
 
 def _result(
@@ -478,6 +494,23 @@ def _remain(
 
 def _is_at_kafka(stream: Stream) -> bool:
     return stream.source is not None and stream.source.kafka is not None
+
+
+def _held(trace: ViewTrace) -> str:
+    return f"view:{trace.view.name}/held"
+
+
+def _is_running(folder: Path) -> bool:
+    """Say whether a view is written now."""
+    lock = folder / ".lock"
+    if not lock.exists():
+        return False
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _has_vault(view: View) -> bool:
