@@ -221,29 +221,37 @@ def shaper(assignments: Sequence[Assignment]) -> Callable[..., Values]:
     return lambda *rows: {name: function(*rows) for name, function in parts}
 
 
-@dataclass(frozen=True, slots=True)
-class ErasedPerson:
-    """Somebody whose events are to be forgotten, and the attributes that name people.
+@dataclass(slots=True)
+class ErasedPeople:
+    """People whose events are to be forgotten, and the attributes that name people.
 
-    A text elsewhere says nothing: a person may be called as a room is.
+    A text elsewhere says nothing: somebody may be called as a room is. All are looked for at
+    once: that costs no more for many than for one.
     """
 
-    name: str
+    names: frozenset[str]
     attributes: frozenset[str]
+    found: Counter[str] = field(default_factory=Counter)
+    """How many groups and rows were about each of them."""
 
-    def is_named_by(self, value: Any) -> bool:
-        """Say whether the value of such an attribute is the person."""
-        return type(value) in {str, int} and str(value) == self.name
+    def name(self, value: Any) -> str | None:
+        """Return whom the value of such an attribute names, of these people."""
+        text = str(value) if type(value) in {str, int} else None
+        return text if text in self.names else None
 
-    def is_key(self, by: tuple[str, ...], key: Key) -> bool:
-        """Say whether a group is the person's, or one of the person and others."""
+    def has_key(self, by: tuple[str, ...], key: Key) -> bool:
+        """Say whether a group is about one of them, also where it is about others, too."""
         parts = (key,) if len(by) == 1 else key
-        return self.is_row(dict(zip(by, parts, strict=True)))
+        return self.has_row(dict(zip(by, parts, strict=True)))
 
-    def is_row(self, values: Values) -> bool:
-        """Say whether a row is about the person."""
-        found = self.attributes & values.keys()
-        return any(self.is_named_by(values[name]) for name in found)
+    def has_row(self, values: Values) -> bool:
+        """Say whether a row is about one of them."""
+        for attribute in self.attributes & values.keys():
+            name = self.name(values[attribute])
+            if name is not None:
+                self.found[name] += 1
+                return True
+        return False
 
 
 _TIME: Final = "$t"

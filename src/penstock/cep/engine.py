@@ -18,6 +18,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -29,7 +30,7 @@ from penstock.cep.context import (
     NEVER,
     EngineContext,
     EngineLimits,
-    ErasedPerson,
+    ErasedPeople,
     Row,
     StateError,
     Values,
@@ -322,8 +323,8 @@ class Engine:
             del self._ids[next(iter(self._ids))]
         return True
 
-    def forget(self, name: str, attributes: Iterable[str]) -> int:
-        """Forget a person's events; return how many groups and rows were kept of them.
+    def forget(self, names: Iterable[str], attributes: Iterable[str]) -> Counter[str]:
+        """Forget people's events; return how many groups and rows were about each of them.
 
         Attributes name people that are called so, and those by which scenarios tell their
         subjects. What follows from what is gone no longer holds, but leads nowhere: no situation
@@ -331,14 +332,13 @@ class Engine:
         """
         own = {instance.attribute for _, instance in self._instances}
         whose = {name for node in self._visits for name in (node.who, "other")}
-        person = ErasedPerson(name, frozenset((*attributes, *own, *whose)))
+        people = ErasedPeople(frozenset(names), frozenset((*attributes, *own, *whose)))
         nowhere: list[DetectedEvent] = []
-        count = 0
         for node in self._nodes:
-            count += node.forget(person)
+            node.forget(people)
             if node.inbox or node.woken:
                 node.run(nowhere)
-        return count
+        return people.found
 
     # --- snapshots and replay ---
 

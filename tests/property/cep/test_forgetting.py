@@ -52,7 +52,7 @@ def test_what_is_forgotten_was_never_there(
     clock = 1_000_000
     for number, (topic, k, v, passing, skew, again) in enumerate(given_steps):
         if number == when:
-            engine.forget("x", ["k"])
+            engine.forget(["x"], ["k"])
             assert '"x"' not in json.dumps(decode_snapshot(engine.save())["nodes"])
             if again:
                 engine = Engine.load(PROGRAM, engine.save())
@@ -78,7 +78,7 @@ def test_where_people_meet_nobody_is_named_any_more() -> None:
             at += draw.randrange(60_000)
             engine.prepare(make_packet(*draw_message(draw, []), at), at).commit()
         before = decode_snapshot(engine.save())
-        forgotten += engine.forget(gone, [])
+        forgotten += engine.forget([gone], [])[gone]
         after = decode_snapshot(engine.save())
         assert f'"{gone}"' not in json.dumps(after["nodes"])
         # A case ends by what happens, and by nothing that is forgotten.
@@ -120,16 +120,18 @@ def test_a_person_is_taken_out_of_what_others_are_counted_in() -> None:
 
     def see(room: str, pid: str, at: int) -> dict[str, object]:
         packet = Packet("seen", {"topic": "seen"}, {}, {"room": room, "pid": pid})
-        (row,) = [it for name, it in engine.prepare(packet, at).commit().detected if name == "Crowd"]
+        (row,) = [
+            it for name, it in engine.prepare(packet, at).commit().detected if name == "Crowd"
+        ]
         return row.values
 
     see("hall", "ann", 1_000)
     # A room that is called as the person is stays: a text elsewhere says nothing.
     see("ann", "bob", 1_000)
     see("hall", "bob", 1_001)
-    assert engine.forget("ann", ["pid"]) > 0
+    assert engine.forget(["ann", "nobody"], ["pid"]) == {"ann": 1}
     assert see("hall", "cid", 1_002) == {
         "room": "hall", "people": 2, "first": "bob", "last": "cid",
     }  # fmt: skip
     assert see("ann", "cid", 1_003)["people"] == 2
-    assert engine.forget("ann", ["pid"]) == 0
+    assert not engine.forget(["ann"], ["pid"])

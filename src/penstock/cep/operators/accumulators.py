@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
@@ -25,6 +25,10 @@ from penstock.cep.program import Function
 _SMALLEST: Final = 1074  # the smallest double is 2 to the power of -1074
 _UNIT: Final = 1 << _SMALLEST
 _MANY: Final = 32
+
+
+Name: TypeAlias = Callable[[Any], str | None]
+"""Returns whom a value names, of those who are to be forgotten."""
 
 
 class Accumulator(ABC):
@@ -57,8 +61,8 @@ class Accumulator(ABC):
         """Make room."""
 
     @abstractmethod
-    def forget(self, is_gone: Callable[[Any], bool]) -> bool:
-        """Drop values; say whether there were such."""
+    def forget(self, name_of: Name) -> set[str]:
+        """Drop the values that name somebody; return whom."""
 
     @abstractmethod
     def save(self) -> Any:
@@ -166,12 +170,12 @@ class Extremum(Accumulator):
         self._first += 1
 
     @override
-    def forget(self, is_gone: Callable[[Any], bool]) -> bool:
+    def forget(self, name_of: Name) -> set[str]:
         held = list(zip(self._times, self._values, strict=True))[self._first :]
-        kept = [it for it in held if not is_gone(it[1])]
+        kept = [it for it in held if name_of(it[1]) is None]
         self._first = 0
         self._times, self._values = [at for at, _ in kept], [value for _, value in kept]
-        return len(kept) < len(held)
+        return {name for _, value in held if (name := name_of(value)) is not None}
 
     @override
     def save(self) -> Any:
@@ -235,13 +239,17 @@ class _Retained(Accumulator):
         self._leave(self._kept.popleft()[2])
 
     @override
-    def forget(self, is_gone: Callable[[Any], bool]) -> bool:
-        before = len(self._kept)
-        for _, _, value in self._kept:
-            if is_gone(value):
-                self._leave(value)
-        self._kept = deque(it for it in self._kept if not is_gone(it[2]))
-        return len(self._kept) < before
+    def forget(self, name_of: Name) -> set[str]:
+        found, kept = set[str](), deque[tuple[int, int, Any]]()
+        for entry in self._kept:
+            name = name_of(entry[2])
+            if name is None:
+                kept.append(entry)
+            else:
+                found.add(name)
+                self._leave(entry[2])
+        self._kept = kept
+        return found
 
     def _save_kept(self) -> Any:
         return [[at, pack(value)] for at, _, value in self._kept]
@@ -339,12 +347,12 @@ class Distinct(_Retained):
             del self._times[next(iter(self._times))]
 
     @override
-    def forget(self, is_gone: Callable[[Any], bool]) -> bool:
-        # Without times: what is kept counts its values out.
-        found = super().forget(is_gone)
-        for value in [it for it in self._times if is_gone(it)]:
+    def forget(self, name_of: Name) -> set[str]:
+        found = super().forget(name_of)
+        # Where nothing is retained, they are counted all the same.
+        for value in [it for it in self._times if name_of(it) is not None]:
+            found.add(str(value))
             del self._times[value]
-            found = True
         return found
 
     @override
@@ -384,11 +392,12 @@ class FirstLast(_Retained):
         return self._kept[-1 if self._last else 0][2] if self._kept else None
 
     @override
-    def forget(self, is_gone: Callable[[Any], bool]) -> bool:
-        found = super().forget(is_gone)
-        if self._at is not None and is_gone(self._value):
+    def forget(self, name_of: Name) -> set[str]:
+        found = super().forget(name_of)
+        name = None if self._at is None else name_of(self._value)
+        if name is not None:
             self._at = self._value = None
-            found = True
+            found.add(name)
         return found
 
     @override

@@ -21,7 +21,7 @@ from typing_extensions import override
 from penstock.cep.context import (
     NEVER,
     EngineContext,
-    ErasedPerson,
+    ErasedPeople,
     Key,
     Row,
     Values,
@@ -260,26 +260,23 @@ class JoinNode(OperatorNode):
             self.context.schedule(at, self.index, key)
 
     @override
-    def forget(self, person: ErasedPerson) -> int:
-        """Forget a person's groups and rows; what others are left with is found in the next run."""
-        gone = [key for key in self._groups if person.is_key(self._spec.by, key)]
+    def forget(self, people: ErasedPeople) -> None:
+        """Forget people's groups and rows; what others are left with is found in the next run."""
+        gone = [key for key in self._groups if people.has_key(self._spec.by, key)]
         ended = [row for key in gone for row in self._groups.pop(key).matches.values()]
-        count = len(gone)
         for key, group in self._groups.items():
-            found = 0
+            found = False
             for side in group.sides:
-                for uid in [uid for uid, row in side.items() if person.is_row(row.values)]:
+                for uid in [uid for uid, row in side.items() if people.has_row(row.values)]:
                     del side[uid]
-                    found += 1
+                    found = True
             for match in [*group.pending]:
-                if any(person.is_row(row.values) for row in match):
+                if any(people.has_row(row.values) for row in match):
                     group.pending.remove(match)
-                    found += 1
+                    found = True
             if found:
                 self.woken.append(key)
-                count += found
         self.emit([], NO_ROWS, ended, NO_ROWS)
-        return count
 
     def save(self) -> Any:
         """Return the rows, matches and pending sequences of each group."""

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from penstock.cep.context import (
     EngineContext,
-    ErasedPerson,
+    ErasedPeople,
     Key,
     Row,
     Values,
@@ -96,9 +96,8 @@ class OperatorNode:
     def load(self, state: Any) -> None:
         """Restore the state, timers included."""
 
-    def forget(self, person: ErasedPerson) -> int:  # noqa: ARG002 - for those who keep something
-        """Forget a person's rows and groups, and emit what no longer holds; return how many."""
-        return 0
+    def forget(self, people: ErasedPeople) -> None:
+        """Forget people's rows and groups, and emit what no longer holds."""
 
 
 class SourceNode(OperatorNode):
@@ -219,14 +218,13 @@ class LatestNode(OperatorNode):
         self.emit(detected, list(added.values()), removed, NO_ROWS)
 
     @override
-    def forget(self, person: ErasedPerson) -> int:
+    def forget(self, people: ErasedPeople) -> None:
         gone = [
             key
             for key, row in self._best.items()
-            if person.is_key(self._by, key) or person.is_row(row.values)
+            if people.has_key(self._by, key) or people.has_row(row.values)
         ]
         self.emit([], NO_ROWS, [self._best.pop(key) for key in gone], NO_ROWS)
-        return len(gone)
 
     def save(self) -> Any:
         """Return the row of each group."""
@@ -271,11 +269,9 @@ class IterateNode(OperatorNode):
         self.emit(detected, added, NO_ROWS, NO_ROWS)
 
     @override
-    def forget(self, person: ErasedPerson) -> int:
-        gone = [key for key in self._seen if person.is_key(self._by, key)]
-        for key in gone:
+    def forget(self, people: ErasedPeople) -> None:
+        for key in [key for key in self._seen if people.has_key(self._by, key)]:
             del self._seen[key]
-        return len(gone)
 
     def save(self) -> Any:
         """Return when events of each group happened."""

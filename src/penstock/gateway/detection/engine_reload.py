@@ -162,4 +162,6 @@ class EngineReload:
 
 
 def _forget(engine: Engine, people: Sequence[PersonToForget]) -> list[int]:
-    return [engine.forget(it.person, it.attributes) for it in people]
+    attributes = {name for it in people for name in it.attributes}
+    found = engine.forget((it.person for it in people), attributes)
+    return [found[it.person] for it in people]

@@ -246,7 +246,7 @@ class ViewRunner:
         return self._command(FLUSH, self.next) if self.held else None
 
     def is_due(self, now: int) -> bool:
-        """Whether the clock ends a window or a wait, if it is `now`; or somebody is to be erased."""
+        """Whether something leaves by the clock, if it is `now`; or somebody is to be erased."""
         if self._stateful and find_asked(self._writer.folder):
             return True
         return self._due is not None and self._due <= now

@@ -1,6 +1,6 @@
 """What event detection is asked to forget of people who are erased.
 
-    erasure ──▶ asked ──▶ the gateway that detects: engine, snapshot, journal ──▶ settled, with how much
+    erasure ──▶ asked ──▶ who detects: engine, snapshot, journal ──▶ settled, with how much
 
 Rules that hold here:
 - Only who detects can forget: its memory has what the store's snapshot has, and more. Where no
@@ -11,6 +11,7 @@ Rules that hold here:
 - A person who is in a situation now is forgotten when that has ended: what ends it may follow
   from what is remembered.
 - To be asked twice is to be asked once.
+- A name is written as JSON: it may have signs that no column takes.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class DetectionErasures:
         return detector is not None and detector.is_alive(self._clock())
 
     def discard_state(self) -> bool:
-        """Delete what detection has left, unless a gateway detects; for where nothing is defined."""
+        """Delete what detection has left, unless a gateway detects: nothing is defined any more."""
         with self._database.write(AREA) as connection:
             detector = read_detector(connection)
             if detector is not None and detector.is_alive(self._clock()):
@@ -108,8 +109,8 @@ class DetectionErasures:
             now = self._clock()
             connection.execute(
                 erasures_table.insert().values(
-                    request=request, person=person, attributes=json.dumps(sorted(attributes)),
-                    at=now, settled=None, forgotten=0,
+                    request=request, person=json.dumps(person), at=now, settled=None, forgotten=0,
+                    attributes=json.dumps(sorted(attributes)),
                 )
             )  # fmt: skip
             return ForgettingState(now, is_settled=False, forgotten=0)
@@ -122,7 +123,9 @@ class DetectionErasures:
         wanted = sa.select(erasures_table).where(rows.settled.is_(None)).order_by(rows.at)
         with self._database.read() as connection:
             return [
-                PersonToForget(row.request, row.person, tuple(json.loads(row.attributes)))
+                PersonToForget(
+                    row.request, json.loads(row.person), tuple(json.loads(row.attributes))
+                )
                 for row in connection.execute(wanted.limit(MOST))
             ]
 

@@ -47,6 +47,7 @@ STEPS: Final[Mapping[str, str]] = {
     "0022": "gateways.make_client_requests",
     "0023": "gateways.add_content_filters",
     "0024": "gateways.make_detection_erasures",
+    "0025": "privacy.index_requests_by_publisher",
 }
 _versions: Final = sa.Table(
     VERSION_TABLE,
