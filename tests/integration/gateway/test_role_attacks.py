@@ -9,6 +9,7 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.definitions import read_text
+from penstock.model.document import Document
 from penstock.mqtt import ReasonCode, Will
 from tests.integration.gateway.test_roles import HOUSE, USERS, Site, appoint
 from tests.support.gateway.harness import run_gateway, share
@@ -149,3 +150,19 @@ def test_an_untagged_condition_counts_for_one_connection(site: Site) -> None:
     again.subscribe("garden/#", qos=1)
     chief.publish("garden/x", b"2", qos=1)
     assert again.texts() == []
+
+
+def test_what_limits_a_role_with_values_limits_who_has_it(site: Site) -> None:
+    reader, other, device = site.login("ann"), site.login("ann", 1), site.login("dev")
+    for client in (reader, other):
+        assert client.subscribe("home/+/prescribe", qos=1).reasons[0] < 3
+    kept = {"filter": "home/#", "subject": 'role:treating-doctor("ann", _)', "deny": "true"}
+    device.publish(TOPIC, b"1", qos=1)
+    site.change(Document("restriction", "ann", kept))
+    device.publish(TOPIC, b"2", qos=1)
+    site.change(
+        Document("restriction", "ann", {**kept, "subject": 'role:treating-doctor("bob", _)'})
+    )
+    device.publish(TOPIC, b"3", qos=1)
+    for client in (reader, other):
+        assert client.texts(2) == [(TOPIC, b"1"), (TOPIC, b"3")]
