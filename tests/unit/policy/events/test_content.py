@@ -149,7 +149,7 @@ def test_bounds(filters: ContentFilters) -> None:
     ],
 )
 def test_what_one_message_may_make_dear_is_no_filter(filters: ContentFilters, text: str) -> None:
-    with pytest.raises(ContentError, match="content filter has (no|more than one) "):
+    with pytest.raises(ContentError, match=r"content filter has (no|more than one) "):
         filters.hold("eve", text, "home/+/vitals")
     assert not len(filters)
 
