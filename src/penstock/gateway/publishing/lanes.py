@@ -134,7 +134,7 @@ class Lane(OwnConnection):
             _LOST.inc(len(packets))
 
     def forget(self, client: LaneClient) -> None:
-        """Take note that a client has ended; what it handed over is written, if it is little."""
+        """Take note that a client has ended; what it handed over is still written, or bounded."""
         self._held.discard(client)
         if not self._blocked or client not in self._waiting:
             return
