@@ -46,8 +46,9 @@ STEPS: Final[Mapping[str, str]] = {
     "0021": "privacy.make_person_keys",
     "0022": "gateways.make_client_requests",
     "0023": "gateways.add_content_filters",
-    "0024": "gateways.make_detection_erasures",
-    "0025": "privacy.index_requests_by_publisher",
+    "0024": "gateways.make_group_keys",
+    "0025": "gateways.make_detection_erasures",
+    "0026": "privacy.index_requests_by_publisher",
 }
 _versions: Final = sa.Table(
     VERSION_TABLE,
