@@ -39,7 +39,6 @@ from penstock.eventlog.connection import (
     consumer_settings,
     explain,
     producer_settings,
-    read_password,
 )
 from penstock.eventlog.files import MAX_KEY, Record, check_value
 
@@ -86,9 +85,9 @@ class KafkaLog:
         self._noted: KafkaError | None = None
 
     @property
-    def password(self) -> str:
-        """The password of the user; Penstock's own is read when it is needed."""
-        return read_password(self.settings) if self._password is None else self._password
+    def password(self) -> str | None:
+        """The password of the user; None for Penstock's own, who logs in as the settings say."""
+        return self._password
 
     def topic(self, name: str) -> KafkaTopic:
         """Return a topic; it need not be there yet."""
