@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import (
+    OFFSET_END,
     Consumer,
     KafkaError,
     KafkaException,
@@ -273,6 +274,17 @@ class KafkaTopic:
             what = f"it did not take tombstones for {quote(self.name)}"
             raise self._log.explain(what, KafkaException(wrong[0]) if wrong else TimeoutError())
         return len(partitions)
+
+    def delete_records(self) -> None:
+        """Delete all records that are there now; offsets go on behind them."""
+        asked = [TopicPartition(self.name, it, OFFSET_END) for it in self.describe().partitions]
+        answers = self._log.admin.delete_records(asked, request_timeout=self._timeout)
+        for answer in answers.values():
+            try:
+                answer.result(self._timeout + 5)
+            except (KafkaException, TimeoutError) as error:
+                what = f"it did not delete the records of {quote(self.name)}"
+                raise self._log.explain(what, error) from error
 
     def describe(self) -> TopicDescription:
         """Return id and partitions of the topic; raise where there is none."""

@@ -99,7 +99,7 @@ def serve_tokens(issuer: TokenIssuer) -> Iterator[str]:
         def do_POST(self) -> None:
             form = self.rfile.read(int(self.headers["Content-Length"])).decode()
             known = self.headers["Authorization"] == _basic("penstock", SECRET)
-            answer = {"error": "invalid_client"}
+            answer: dict[str, Any] = {"error": "invalid_client"}
             if known and "grant_type=client_credentials" in form:
                 token = issuer.issue(
                     "token", scope="kafka", iat=issuer.claims("token")["exp"] - 600
