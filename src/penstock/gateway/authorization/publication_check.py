@@ -119,11 +119,13 @@ class PublicationCheck:
         authorizer = self._rules.authorizer
         interaction, access = authorizer.interaction, authorizer.access
         topic = request.topic
-        if not interaction.concerns("write", topic) or not request.payload:
+        if not interaction.concerns("write", topic):
             return None
         message = Message(
             topic, request.payload, user=request.user, client=request.client, rest=request.rest
         )
+        if message.is_empty:
+            return None
         now = self._clock.now()
         self.detection.catch_up(now)
         principal = access.principal(request.user, request.client)
