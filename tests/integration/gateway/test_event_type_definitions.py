@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paho.mqtt.client import Client, MQTTv5
+from paho.mqtt.enums import CallbackAPIVersion
 
 from penstock.client import PurposeClient
 from penstock.components import MosquittoServer
@@ -157,9 +159,7 @@ def test_the_right_goes_with_the_role(site: Site) -> None:
 
 
 def test_the_sdk_defines(site: Site) -> None:
-    import paho.mqtt.client as mqtt  # noqa: PLC0415 (its own test)
-
-    wrapped = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, "ann:sdk", protocol=mqtt.MQTTv5)
+    wrapped = Client(CallbackAPIVersion.VERSION2, "ann:sdk", protocol=MQTTv5)
     wrapped.username_pw_set("ann", "a")
     client = PurposeClient(wrapped)
     client.connect("127.0.0.1", site.gateways[0].port)
