@@ -116,7 +116,7 @@ function showTour(dialog) {
   };
   next.addEventListener("click", () => { if (at === steps.length - 1) dialog.close(); else { at += 1; show(); } });
   back.addEventListener("click", () => { at -= 1; show(); });
-  dialog.addEventListener("close", () => remember("penstock-tour", "seen"));
+  remember("penstock-tour", "seen");
   show();
   dialog.showModal();
 }
