@@ -196,13 +196,14 @@ class Admission:
         reshaped = result.reshaped or Reshaped(None)
         loop, publisher = self._context.loop, self._publisher
         restricted = stamp != client.stamp
+        told = stamp + client.origin(packet)
         done: list[asyncio.Future[None]] = []
         for topic, payload in reshaped.copies:
             taken = loop.create_future()
             if not publisher.send(
                 topic,
                 payload,
-                stamp,
+                told,
                 partial(_settle_once, taken),
                 retain=packet.retain,
                 restricted=restricted,

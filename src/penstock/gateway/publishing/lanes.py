@@ -14,7 +14,8 @@ Rules that hold here:
 - What was written and not confirmed when a lane breaks counts as lost: QoS 0 is sent at most
   once (MQTT5 4.3.1). What was not written yet waits for the lane to be reopened, and its
   publishers with it; after a while they are told that the broker is gone.
-- A lane that the broker reads too slowly holds back those of its clients that publish.
+- A lane that the broker reads too slowly holds back those of its clients that publish. What those
+  leave behind that go meanwhile is bounded: who comes and goes must not fill the memory.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ WAITS: Final = "lane"
 """Why a client is not read while its lane has no room."""
 HIGH_WATER: Final = 262_144
 """So much may be written and not taken by the broker before a lane's publishers wait."""
+LEFT_BEHIND: Final = 16_777_216
+"""So much of clients that are gone waits for a lane at most."""
 _PING_SECONDS: Final = 0.02
 _log = get_logger("gateway")
 
@@ -91,6 +94,8 @@ class Lane(OwnConnection):
         self._scheduled = False
         self._blocked = False
         self._held: set[LaneClient] = set()
+        self._left_behind = 0
+        """How many bytes wait of clients that are gone."""
         self._unasked = 0
         """How many messages were written behind the last PINGREQ."""
         self._asked: deque[tuple[int, int]] = deque()
@@ -129,8 +134,14 @@ class Lane(OwnConnection):
             _LOST.inc(len(packets))
 
     def forget(self, client: LaneClient) -> None:
-        """Take note that a client has ended; what it handed over is still written."""
+        """Take note that a client has ended; what it handed over is still written, or bounded."""
         self._held.discard(client)
+        if not self._blocked or client not in self._waiting:
+            return
+        self._left_behind += sum(map(len, self._waiting[client]))
+        if self._left_behind > LEFT_BEHIND:
+            self._left_behind -= sum(map(len, self._waiting[client]))
+            self.recall(client)
 
     def when_settled(self, mark: int, done: Callable[[], None]) -> None:
         """Call back when the broker has dealt with a write, or it is lost."""
@@ -244,6 +255,7 @@ class Lane(OwnConnection):
         out: list[bytes] = []
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
+            self._left_behind = 0
             out = list(chain.from_iterable(waiting.values()))
             self._unasked += len(out)
         now = self.loop.time()
@@ -280,6 +292,7 @@ class Lane(OwnConnection):
         self._grace = None
         lost = sum(map(len, self._waiting.values()))
         self._waiting.clear()
+        self._left_behind = 0
         if lost:
             _LOST.inc(lost)
             _log.warning("messages waited for a publish lane in vain", count=lost)

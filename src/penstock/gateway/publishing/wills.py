@@ -36,7 +36,7 @@ from penstock.errors import PenstockError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.broker import MESSAGE_AIP, MESSAGE_PIP, RESERVED
+from penstock.gateway.broker import MESSAGE_AIP, MESSAGE_PIP, RESERVED, strip
 from penstock.gateway.counters import Counters
 from penstock.gateway.detection.leader_lease import is_gone
 from penstock.gateway.event_loop import Background, SessionWriter
@@ -282,7 +282,8 @@ class Wills:
         if boot_clock() > self._rules.fresh_until or not self._rules.enforceable:
             self._wait(it, _AGAIN_SECONDS)
             return
-        result = self._check.publish(it.session, _message(it.will))
+        said = replace(it.will.properties, user=strip(it.will.properties.user))
+        result = self._check.publish(it.session, _message(replace(it.will, properties=said)))
         if isinstance(result, PublishResult):
             self._conclude(it, result)
         else:

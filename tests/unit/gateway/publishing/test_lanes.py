@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.connection.context import Cause
-from penstock.gateway.publishing.lanes import WAITS
+from penstock.gateway.publishing.lanes import LEFT_BEHIND, WAITS
 from penstock.mqtt import PINGRESP, V5, Disconnect, Packet, Pingreq, Properties, Publish
 from penstock.telemetry.metrics import REGISTRY
 from tests.support.gateway.socketless import NAME, LineBroker, Socketless, turn
@@ -106,6 +106,32 @@ def test_who_publishes_while_the_broker_reads_too_slowly_waits_and_others_do_not
             lane.resume_writing()
             assert not busy.holds
             assert payloads(line.taken()) == [b"1", b"2"]
+
+    run(trial)
+
+
+def test_who_comes_and_goes_while_the_broker_reads_too_slowly_fills_no_memory() -> None:
+    async def trial() -> None:
+        async with LineBroker().lane() as (_, lane, line):
+            lane.pause_writing()
+            before, large = lost(), message(bytes(LEFT_BEHIND // 8))
+            for _ in range(100):
+                gone = Sensor()
+                lane.write(gone, [large])
+                lane.forget(gone)
+            stays = Sensor()
+            lane.write(stays, [message(b"1")])
+            assert lost() - before == 93  # seven and their headers fit
+            await turn()
+            lane.resume_writing()
+            assert len(payloads(line.taken())) == 8
+            # There is room again.
+            lane.pause_writing()
+            gone = Sensor()
+            lane.write(gone, [large])
+            lane.forget(gone)
+            lane.resume_writing()
+            assert len(payloads(line.taken())) == 1
 
     run(trial)
 
