@@ -48,7 +48,12 @@ def test_a_message_asks_nothing_of_the_others(held: Advertisements) -> None:
     assert not held.put("c", "one/more", None)
     assert held.put("c", "garden/g1/+/#", 5.0)
     asked: list[str] = []
-    assert not held.cover("c", "garden/g2/x/y", 1.0, lambda it: asked.append(it) is not None)
+
+    def refuse(filter_: str) -> bool:
+        asked.append(filter_)
+        return False
+
+    assert not held.cover("c", "garden/g2/x/y", 1.0, refuse)
     assert asked == ["garden/g2/+/#"]
     held.end("c")
     assert not held.cover("c", "garden/g2/x/y", 1.0, entitled)
