@@ -7,7 +7,8 @@
 
 Rules that hold here:
 - Whoever hands a message over has authorised and stamped it, and has made sure that a broker
-  takes it: one client's message must not end a lane for the others (`is_ordinary`).
+  takes it: one client's message must not end a lane for the others (`is_ordinary`). A client
+  whose identifier some broker refuses has no lane: messages may name it (`may_share`).
 - A client is pinned to a lane, so that its messages keep their order (MQTT5 4.6).
 - A broker deals with the packets of a connection in their order: an answer to a PINGREQ confirms
   all that was written before it. Who must not overtake its own messages waits for that.
@@ -29,7 +30,7 @@ from itertools import chain
 from typing import Final, Protocol, cast
 from zlib import crc32
 
-from penstock.gateway.broker import BrokerAddress
+from penstock.gateway.broker import BrokerAddress, may_share
 from penstock.gateway.publishing.own_connection import PING, OwnConnection
 from penstock.gateway.publishing.peers import Peers
 from penstock.mqtt import MqttError, Packet, PeerLimits, Pingresp
@@ -318,8 +319,8 @@ class Lanes:
         return self._peers is None or self._peers.ready.is_set()
 
     def of(self, client_id: str) -> Lane | None:
-        """Return the lane that a client is pinned to."""
-        if not self._lanes:
+        """Return the lane that a client is pinned to; None: it publishes by itself."""
+        if not self._lanes or not may_share(client_id):
             return None
         return self._lanes[crc32(client_id.encode()) % len(self._lanes)]
 
@@ -327,7 +328,9 @@ class Lanes:
         """Let nothing pass later that was published under a client identifier before, anywhere."""
         lane = self.of(client_id)
         if lane is not None:
-            await lane.settle_earlier(client_id)
+            # A broker that has stopped reading would hold up whoever comes, as long as it likes.
+            async with asyncio.timeout(self._timeout):
+                await lane.settle_earlier(client_id)
             if self._peers is not None:
                 await self._peers.take_over(client_id, holder)
 

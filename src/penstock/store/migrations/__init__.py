@@ -46,6 +46,7 @@ STEPS: Final[Mapping[str, str]] = {
     "0021": "privacy.make_person_keys",
     "0022": "gateways.make_client_requests",
     "0023": "gateways.add_content_filters",
+    "0024": "gateways.make_group_keys",
 }
 _versions: Final = sa.Table(
     VERSION_TABLE,

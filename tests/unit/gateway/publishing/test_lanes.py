@@ -233,6 +233,54 @@ def test_who_comes_with_the_same_identifier_waits_for_what_was_published_before(
     run(trial)
 
 
+def test_who_comes_waits_no_longer_than_for_a_broker_that_does_not_answer() -> None:
+    async def trial() -> None:
+        async with LineBroker().lane() as (lanes, lane, _):
+            sensor = Sensor()
+            lane.write(sensor, [message(b"1")])
+            lane.leave(NAME, sensor.lane_mark, lambda: None)
+            with pytest.raises(TimeoutError):
+                await lanes.take_over(NAME, "holder")
+
+    run(trial)
+
+
+@pytest.mark.parametrize("client_id", ["x\x01", "x\x85", "x\ufffe", "x" * 1025, "é" * 513])
+def test_who_has_an_identifier_that_some_broker_refuses_has_no_lane(client_id: str) -> None:
+    """Retained messages name it, and so does each message where preferences exist."""
+
+    async def trial() -> None:
+        async with LineBroker().lane() as (lanes, lane, _):
+            assert lanes.of(client_id) is None
+            assert lanes.of("x" * 1024) is lane
+
+    run(trial)
+
+
+def test_a_lane_that_is_lost_again_and_again_is_reopened_with_backoff(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def trial() -> None:
+        pauses: list[float] = []
+        sleep = asyncio.sleep
+
+        async def note(seconds: float) -> None:
+            pauses.append(seconds)
+            await sleep(0)
+
+        monkeypatch.setattr(asyncio, "sleep", note)
+        async with LineBroker().lane() as (_, lane, _):
+            for number in range(1, 9):
+                assert lane.open
+                lane.connection_lost(None)
+                async with asyncio.timeout(60):
+                    while len(pauses) < number or not lane.open:
+                        await sleep(0)
+            assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+
+    run(trial)
+
+
 def test_the_limits_of_the_broker_are_known_from_its_answer() -> None:
     async def trial() -> None:
         granted = Properties(maximum_packet_size=9_000, retain_available=0)
