@@ -14,17 +14,19 @@ import numpy as np
 import pytest
 
 from penstock.config import defaults
-from penstock.definitions import DefinitionSet
+from penstock.definitions import DefinitionSet, read_text
 from penstock.errors import UnavailableError
-from penstock.eventlog import EventLog
+from penstock.eventlog import EventLog, Topic
 from penstock.eventlog.erasure import ask_to_forget, is_asked
 from penstock.model.document import Document
 from penstock.pipeline.anonymizers.stateful import find_opted_out
 from penstock.pipeline.records.columns import SUBJECT
 from penstock.pipeline.records.opt_outs import ERASED, REFUSED, OptOuts, mark_subjects
 from penstock.pipeline.service.control import Control
+from penstock.pipeline.sinks.commits import ViewFolder
 from penstock.pipeline.sinks.published import read_published
-from penstock.store.consent import Choice, ConsentBook
+from penstock.pipeline.sources.event_log import TopicSource
+from penstock.store.consent import Choice, ConsentBook, ConsentUnknownError
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks, number_of
 
@@ -243,3 +245,97 @@ def test_records_tell_whom_they_are_about_by_marks_alone(spark: SparkSession) ->
         assert not find_opted_out(marked.select(SUBJECT).toArrow(), numbers[:0]).any()
     nobody = mark_subjects(frame, Stream.model_validate({"name": "s", "fields": fields}), MARKS)
     assert {row[SUBJECT] for row in nobody.collect()} == {None}
+
+
+EVENTS = """
+kind: vocabulary
+name: home
+object: {pid: string}
+---
+kind: object
+name: home
+topics: home/+pid/#
+---
+kind: purpose
+name: research
+---
+kind: purpose
+name: care
+---
+kind: stream
+name: home
+subject: pid
+from: [home/+pid/+what]
+time: at
+fields: [{name: pid, type: string}, {name: what, type: string}, {name: at, type: long}]
+---
+kind: event
+name: Step
+purposes: [research]
+attributes: {pid: string}
+packet: {filters: [home/+/step], set: {pid: o.pid}}
+---
+kind: event
+name: Fall
+attributes: {pid: string}
+packet: {filters: [home/+/fall], set: {pid: o.pid}}
+---
+kind: event
+name: Walks
+attributes: {pid: string}
+pattern: {event: Step, where: it.pid != "", set: {pid: it.pid}}
+---
+kind: event
+name: Lies
+attributes: {pid: string}
+pattern: {event: Fall, where: it.pid != "", set: {pid: it.pid}}
+"""
+
+
+def test_events_are_not_detected_for_what_somebody_opted_out_of(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from penstock.pipeline.detection.runner import DetectionRunner  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.detection.tasks import DetectionPlan  # noqa: PLC0415 - loads Spark
+
+    topic = Topic(tmp_path / "log")
+    now: OptOuts | None = OptOuts(marks=MARKS)
+
+    def consent() -> OptOuts:
+        if now is None:
+            raise ConsentUnknownError("the store is away")
+        return now
+
+    plan = DetectionPlan.find(DefinitionSet.build(read_text(EVENTS).documents), "home")
+    folder = tmp_path / "found"
+    runner = DetectionRunner(spark, plan, TopicSource(topic), folder, parts=2, consent=consent)
+    runner.open()
+    clock = time.time_ns() // 1_000_000 - 60_000  # records tell a time near their arrival
+
+    def happen(*people: str) -> list[tuple[str, str]]:
+        nonlocal clock
+        values = []
+        for who in people:
+            for what in ("step", "fall"):
+                clock += 1
+                values.append(json.dumps({"pid": who, "what": what, "at": clock}).encode())
+        topic.append(values)
+        before = len(list(read_published(ViewFolder(folder))))
+        runner.catch_up()
+        rows = list(read_published(ViewFolder(folder)))
+        made = [it for it in rows if it["kind"] == "event" and it["at"] > clock - len(values)]
+        assert len(rows) > before
+        return sorted((it["name"], json.loads(it["said"])["pid"]) for it in made)
+
+    everybody = [("Lies", "ann"), ("Lies", "bob"), ("Walks", "ann"), ("Walks", "bob")]
+    assert happen("ann", "bob") == everybody
+    now = OptOuts.of(2, [("ann", "research/steps")], MARKS)
+    # A part of what the event is for is enough; a fall is told whatever anybody chose.
+    assert happen("ann", "bob") == [it for it in everybody if it != ("Walks", "ann")]
+    now = None
+    topic.append([b"{}"])
+    with pytest.raises(ConsentUnknownError):
+        runner.catch_up()
+    now = OptOuts(marks=MARKS)
+    assert happen("ann", "bob") == everybody
+    runner.close()

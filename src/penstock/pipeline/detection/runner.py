@@ -11,6 +11,8 @@ Rules that hold here:
 - Where records happen when they arrive, time passes without them: what is due is detected
   `GRACE` later, since a record that is on its way still counts as of its arrival. Where
   records tell their own time, only they let it pass.
+- An event that says what it is detected for is not detected of whom opted out of that, as at the
+  gateway: who did is asked before each batch, and no batch is taken in where that is not known.
 - Nothing is opened or published: what scenarios come to is reported. Access follows the
   situations of the gateway's own engine alone.
 """
@@ -42,7 +44,7 @@ from penstock.config import Config
 from penstock.config.sections.installation import PipelineSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError, UsageError, quote
-from penstock.model.kinds import ObjectShape
+from penstock.model.kinds import Event, ObjectShape
 from penstock.pipeline.detection.inputs import list_told, make_inputs
 from penstock.pipeline.detection.tasks import (
     PART,
@@ -53,10 +55,12 @@ from penstock.pipeline.detection.tasks import (
 )
 from penstock.pipeline.records.avro import FindSchema, RegistrySchemas
 from penstock.pipeline.records.columns import OFFSET, PROBLEM, TIME
+from penstock.pipeline.records.opt_outs import Consent, OptOuts, flag_refused, nobody_opted_out
 from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
 from penstock.pipeline.sources.event_log import SCHEMA
 from penstock.pipeline.sources.source import Source, open_source
+from penstock.store.consent import ConsentUnknownError
 from penstock.telemetry import get_logger
 
 PARTS: Final = 8
@@ -65,6 +69,7 @@ NO_TIME: Final = "the record does not tell when it happened"
 _AT: Final = "at"
 _PLACE: Final = "offset"
 _KEY: Final = "penstock:key"
+_REFUSED: Final = "penstock:refused"
 
 RESULTS: Final = (
     "kind string, name string, subject string, at bigint, source string, target string, "
@@ -102,8 +107,14 @@ class DetectionRunner:
         rows: int = 100_000,
         parts: int = PARTS,
         find_schema: FindSchema | None = None,
+        consent: Consent = nobody_opted_out,
     ) -> None:
         self.plan = plan
+        self._consent = consent
+        self._opt_outs = OptOuts()
+        self._purposes = {
+            name: it.purposes for name, it in plan.definitions.of(Event).items() if it.purposes
+        }
         self.next = 0
         self._spark = spark
         self._source = source
@@ -165,6 +176,7 @@ class DetectionRunner:
         while self.next < end:
             stretch = min(end, self.next + self._rows)
             self._source.check(self.next, stretch)
+            self._opt_outs = self._consent()
             raw = self._source.read_stretch(self._spark, self.next, stretch)
             parsed = parse_records(raw, self.plan.stream, self._find_schema)
             self._process(parsed, stretch)
@@ -194,8 +206,22 @@ class DetectionRunner:
         """Return the events that each record is; records that are none let time pass, too."""
         when = F.col(f"`{TIME}`")
         problem = F.coalesce(F.col(f"`{PROBLEM}`"), F.when(when.isNull(), F.lit(NO_TIME)))
+        refusing = {
+            name: who
+            for name, purposes in self._purposes.items()
+            if (who := self._opt_outs.refusing(purposes))
+        }
+        flags = {who: f"{_REFUSED}-{number}" for number, who in enumerate(set(refusing.values()))}
+        for who, flag in flags.items():
+            parsed = flag_refused(parsed, self.plan.stream, who, flag)
         events = [
-            F.when(problem.isNull(), event).alias(name) for name, event in self._bound.items()
+            F.when(
+                problem.isNull() & ~_named(flags[refusing[name]])
+                if name in refusing
+                else problem.isNull(),
+                event,
+            ).alias(name)
+            for name, event in self._bound.items()
         ]
         return parsed.select(
             F.col(f"`{OFFSET}`").alias(_PLACE), when.alias(_AT), problem.alias(PROBLEM), *events
@@ -332,7 +358,11 @@ def results_folder(settings: PipelineSettings, stream: str) -> Path:
 
 
 def open_detection(
-    config: Config, spark: SparkSession, definitions: DefinitionSet, stream: str
+    config: Config,
+    spark: SparkSession,
+    definitions: DefinitionSet,
+    stream: str,
+    consent: Consent = nobody_opted_out,
 ) -> DetectionRunner:
     """Return the detection of a stream, ready to take in records."""
     settings = config.pipeline
@@ -345,6 +375,7 @@ def open_detection(
         results_folder(settings, stream),
         rows=settings.batch,
         find_schema=RegistrySchemas(kafka.registry) if kafka and kafka.registry else None,
+        consent=consent,
     )
     runner.open()
     return runner
@@ -376,7 +407,10 @@ def run_detection(
                     runner.close()
                     runner = open_runner(now)
                 known = now
-                _take_in(runner)
+                try:
+                    _take_in(runner)
+                except ConsentUnknownError as error:
+                    _log.warning("what people want is not known: records wait", error=error)
             told.wait(interval)
     finally:
         runner.close()
