@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from penstock.cep.context import decode_snapshot
+from penstock.components import MosquittoServer
 from penstock.config import defaults
 from penstock.definitions import DefinitionSet, read_text
 from penstock.errors import UnavailableError
@@ -26,9 +29,11 @@ from penstock.pipeline.service.control import Control
 from penstock.pipeline.sinks.commits import ViewFolder
 from penstock.pipeline.sinks.published import read_published
 from penstock.pipeline.sources.event_log import TopicSource
+from penstock.rights.dispatch.message import Outcome
 from penstock.store.consent import Choice, ConsentBook, ConsentUnknownError
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks, number_of
+from tests.support.rights.erasing import Installation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,11 +133,11 @@ def test_who_is_erased_is_forgotten_among_what_a_view_holds_back(
         admit(1)
         assert count_held() == 1
         # Nothing comes in meanwhile: the view does it by itself.
-        ask_to_forget(view.folder, "r1", MARKS.number("1"))
+        ask_to_forget(view.folder, "r1", str(MARKS.number("1")))
         wait_for(lambda: not is_asked(view.folder, "r1"))
         assert count_held() == 0
         admit(1)  # who comes back is somebody new
-        ask_to_forget(view.folder, "r2", MARKS.number("2"))
+        ask_to_forget(view.folder, "r2", str(MARKS.number("2")))
         wait_for(lambda: not is_asked(view.folder, "r2"))
         admit(3)
     finally:
@@ -339,3 +344,62 @@ def test_events_are_not_detected_for_what_somebody_opted_out_of(
     now = OptOuts(marks=MARKS)
     assert happen("ann", "bob") == everybody
     runner.close()
+
+
+@pytest.mark.needs("mosquitto")
+def test_what_spark_has_detected_of_a_person_is_erased(
+    spark: SparkSession, tmp_path: Path, mosquitto: MosquittoServer
+) -> None:
+    from penstock.pipeline.detection.runner import DetectionRunner  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.detection.tasks import DetectionPlan  # noqa: PLC0415 - loads Spark
+
+    text = EVENTS + (
+        "---\nkind: event\nname: Often\nattributes: {pid: string}\n"
+        "pattern: {iterate: {event: Fall}, by: [pid], times: 3, within: 1h}\n"
+    )
+    documents = read_text(text).documents
+    broker = {"mode": "external", "host": "127.0.0.1", "port": mosquitto.port}
+    with Database.open(f"sqlite:///{tmp_path}/penstock.db") as database:
+        place = Installation(tmp_path, database, *documents, broker=broker)
+        topic, folder = place.events.topic("home"), place.config.pipeline.detections / "home"
+        plan = DetectionPlan.find(place.definitions, "home")
+        clock = time.time_ns() // 1_000_000 - 60_000
+
+        def fall(runner: DetectionRunner, *people: str) -> list[str]:
+            nonlocal clock
+            for who in people:
+                clock += 1
+                topic.append([json.dumps({"pid": who, "what": "fall", "at": clock}).encode()])
+            runner.catch_up()
+            rows = read_published(ViewFolder(folder))
+            return sorted(json.loads(it["said"])["pid"] for it in rows if it["name"] == "Often")
+
+        def run() -> DetectionRunner:
+            made = DetectionRunner(spark, plan, TopicSource(topic), folder, parts=2)
+            made.open()
+            return made
+
+        def read_state() -> str:
+            states = [it for it in (folder / "engines").rglob("*") if it.is_file()]
+            return str([decode_snapshot(it.read_bytes()) for it in states if not it.suffix])
+
+        with closing(run()) as runner:
+            assert fall(runner, *(2 * ["ann", "bob"]), "ann") == ["ann"]
+        assert "'bob'" in read_state()
+        # Nobody runs it: the results go, what it remembers as soon as somebody does.
+        assert place.erase("ann").outcome is Outcome.DONE
+        counts = {it["place"]: it for it in place.evidence("ann").content["erased"]}
+        assert counts["detected in home"]["rows"] == 4  # three falls, and that they are many
+        left = {it["place"]: it["reason"] for it in place.evidence("ann").content["remains"]}
+        assert "forgotten when it runs" in left["detected in home"]
+        assert place.erase("bob", "b").outcome is Outcome.DONE
+        assert "'bob'" in read_state()
+        with closing(run()) as runner:
+            runner.catch_up()
+            assert "'bob'" not in read_state()
+            # A third fall would have been one too many.
+            assert fall(runner, "bob") == []
+        with folder.joinpath(".lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as if it ran
+            waiting = place.erase("bob", "c")
+            assert (waiting.outcome, waiting.trouble) == (Outcome.SENT, "views-forget")

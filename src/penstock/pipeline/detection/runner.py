@@ -13,6 +13,8 @@ Rules that hold here:
   records tell their own time, only they let it pass.
 - An event that says what it is detected for is not detected of whom opted out of that, as at the
   gateway: who did is asked before each batch, and no batch is taken in where that is not known.
+- Who is erased is forgotten before the next batch, also where no records come: see
+  `eventlog.erasure`.
 - Nothing is opened or published: what scenarios come to is reported. Access follows the
   situations of the gateway's own engine alone.
 """
@@ -44,11 +46,13 @@ from penstock.config import Config
 from penstock.config.sections.installation import PipelineSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError, UsageError, quote
+from penstock.eventlog.erasure import find_asked
 from penstock.model.kinds import Event, ObjectShape
 from penstock.pipeline.detection.inputs import list_told, make_inputs
 from penstock.pipeline.detection.tasks import (
     PART,
     DetectionPlan,
+    ErasedNames,
     JointEngine,
     find_timer,
     make_task,
@@ -172,6 +176,7 @@ class DetectionRunner:
 
     def catch_up(self) -> int:
         """Take in all records that there are; return how many."""
+        self._forget_asked()
         begin, end = self.next, self._source.take_in()
         while self.next < end:
             stretch = min(end, self.next + self._rows)
@@ -187,9 +192,22 @@ class DetectionRunner:
         timer = find_timer(self._engines, self._mark.token) if self._mark.token else None
         if timer is None or timer > at:
             return
+        self._pass(max(at, self.clock))
+
+    def _forget_asked(self) -> None:
+        """Forget who is erased: the state of all engines is written anew without them."""
+        asked = find_asked(self._writer.folder)
+        if asked and self._mark.token:
+            people = ErasedNames.gather(asked.values())
+            self._pass(self.clock, people)
+        for path in asked:
+            path.unlink()
+
+    def _pass(self, at: int, erased: ErasedNames | None = None) -> None:
+        """Commit a batch without records."""
         raw = self._spark.createDataFrame([], SCHEMA)
         nothing = self._bind(parse_records(raw, self.plan.stream, self._find_schema))
-        self._finish(self._writer.stage(), nothing, [], max(at, self.clock), self.next)
+        self._finish(self._writer.stage(), nothing, [], at, self.next, erased)
 
     def _process(self, parsed: DataFrame, end: int) -> None:
         staged = self._writer.stage()
@@ -248,15 +266,16 @@ class DetectionRunner:
         letters: list[dict[str, Any]],
         clock: int,
         end: int,
+        erased: ErasedNames | None = None,
     ) -> None:
         """Follow all parts through a batch, and commit what came of it."""
         before, token = self._mark, f"{self._writer.sequence}-{uuid.uuid4().hex[:8]}"
         target = staged / "data"
         parted = self._part(rows, clock)
-        task = make_task(self.plan.text, str(self._engines), before.token, token)
+        task = make_task(self.plan.text, str(self._engines), before.token, token, erased)
         made = parted.groupBy(PART).applyInArrow(task, RESULTS)
         made.write.options(compression="zstd").parquet(str(target))
-        joint = self._follow_joint(rows, target, clock, token)
+        joint = self._follow_joint(rows, target, clock, token, erased)
         published = sum(
             pyarrow.parquet.read_metadata(path).num_rows for path in target.glob("part-*")
         )
@@ -280,7 +299,9 @@ class DetectionRunner:
         self._mark, self.next = mark, end
         self._clear()
 
-    def _follow_joint(self, rows: DataFrame, target: Path, clock: int, token: str) -> bool:
+    def _follow_joint(
+        self, rows: DataFrame, target: Path, clock: int, token: str, erased: ErasedNames | None
+    ) -> bool:
         program = self.plan.separation.joint
         if program is None:
             return False
@@ -288,6 +309,8 @@ class DetectionRunner:
             token_before = self._mark.token if self._mark.joint else ""
             self._joint = JointEngine(self.plan.separation, self._engines, token_before)
         joint, self._joint = self._joint, None  # if it fails, it is made anew
+        if erased is not None:
+            joint.forget(erased)
         events = [_named(name) for name in list_packets(program)]
         samples = rows.where(_any(events)).select(_PLACE, _AT, *events).toArrow()
         found = joint.follow(samples, target, clock)
@@ -354,7 +377,7 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
 
 def results_folder(settings: PipelineSettings, stream: str) -> Path:
     """Return where results of a stream's detection are kept."""
-    return settings.folder / ".detection" / stream
+    return settings.detections / stream
 
 
 def open_detection(
