@@ -68,7 +68,8 @@ def compile_activation(rule: kinds.ActivationRule, scope: Scope) -> ActivationRu
         else:
             made = compile_expression(condition.when or "false", seen, BOOL)
             timed = looks_at_time(made.references)
-            constraints.append(Constraint(made.function, condition.membership, timed))
+            common = all(path.partition(".")[0] == "e" for path in made.references)
+            constraints.append(Constraint(made.function, condition.membership, timed, common))
     return ActivationRule(
         rule.name,
         head.name,
