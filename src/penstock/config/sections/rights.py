@@ -181,8 +181,9 @@ class RightsSettings(Settings):
 
     networks: Annotated[tuple[Network, ...], Field(max_length=100)] = setting(
         (),
-        "Networks of one's own that services may be in. Public addresses are always allowed, those "
-        "of this machine and of private networks only where they are listed here.",
+        "Networks of one's own that services may be in. Public addresses are allowed by https, "
+        "those of this machine and of private networks only where they are listed here. By http "
+        "nothing is called but what is listed here.",
     )
     timeout: Annotated[Duration, Field(ge=0.1, le=300)] = setting(
         "10s", "How long a service may take to answer a call."

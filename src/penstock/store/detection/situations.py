@@ -38,6 +38,7 @@ from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
+from penstock.store.detection.erasures import DetectionErasures
 from penstock.store.detection.journal import Detector, read_detector
 from penstock.store.detection.tables import (
     AREA,
@@ -74,6 +75,8 @@ class Situations:
         *,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
+        self.erasures = DetectionErasures(database, clock=clock)
+        """What detection is asked to forget, by the same way as requests."""
         self._database = database
         self._log = log
         self._people = people
