@@ -190,7 +190,10 @@ class _Derivation:
         while self._waiting:
             _, name = heapq.heappop(self._waiting)
             self._queued.discard(name)
-            self._look_at(name)
+            try:
+                self._look_at(name)
+            except RoleLimitError as error:
+                raise RoleLimitError(f"role {name}: {error.message}", fix=error.fix) from None
         return self.active
 
     def _may(self, name: str) -> bool:
