@@ -34,7 +34,7 @@ from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.persistence import restore
 from penstock.store.detection.erasures import DetectionErasures
-from penstock.store.detection.journal import DetectionStore, Detector, LeaseLostError
+from penstock.store.detection.journal import DetectionStore, LeaderRecord, LeaseLostError
 from penstock.store.detection.situations import Situations
 from penstock.store.detection.tables import Request, as_stored
 from penstock.telemetry import get_logger
@@ -174,7 +174,7 @@ class LeaderElection:
         await self._follow(other)
         return False
 
-    async def _follow(self, leader: Detector) -> None:
+    async def _follow(self, leader: LeaderRecord) -> None:
         """Replicate the state of the leader."""
         host = self._host
         where = f"another gateway detects: {leader.place or 'elsewhere'}"

@@ -26,7 +26,7 @@ from sqlalchemy import BigInteger, Column, Index, String, Table, Text
 
 from penstock.clock import utc_now
 from penstock.store.database import Database
-from penstock.store.detection.journal import read_detector, snapshots_table, steps_table
+from penstock.store.detection.journal import read_leader, snapshots_table, steps_table
 from penstock.store.detection.tables import AREA
 from penstock.store.schema import Moment, metadata
 
@@ -77,22 +77,22 @@ class DetectionErasures:
     def has_state(self) -> bool:
         """Say whether a gateway detects, or has left something."""
         with self._database.read() as connection:
-            detector = read_detector(connection)
+            leader = read_leader(connection)
             kept = (sa.select(table.c.name).limit(1) for table in (snapshots_table, steps_table))
-            alive = detector is not None and detector.is_alive(self._clock())
+            alive = leader is not None and leader.is_alive(self._clock())
             return alive or any(connection.execute(it).first() is not None for it in kept)
 
     def is_led(self) -> bool:
         """Say whether a gateway detects now."""
         with self._database.read() as connection:
-            detector = read_detector(connection)
-        return detector is not None and detector.is_alive(self._clock())
+            leader = read_leader(connection)
+        return leader is not None and leader.is_alive(self._clock())
 
     def discard_state(self) -> bool:
         """Delete what detection has left, unless a gateway detects: nothing is defined any more."""
         with self._database.write(AREA) as connection:
-            detector = read_detector(connection)
-            if detector is not None and detector.is_alive(self._clock()):
+            leader = read_leader(connection)
+            if leader is not None and leader.is_alive(self._clock()):
                 return False
             connection.execute(snapshots_table.delete())
             connection.execute(steps_table.delete())
