@@ -237,10 +237,11 @@ def test_denials_are_audited_without_names(met: Met) -> None:
     reader, camera = met.read("eve"), met.login("camera")
     assert not camera.publish(TOPIC, sighting("AB12"), qos=1).reason
     assert got(reader) == []
+
     def denials() -> list[Any]:
-        with Database.open(met.gateway.config.store.connection_url()) as database:
-            with database.read() as connection:
-                found = [it.entry for it in read_after(connection, -1)]
+        url = met.gateway.config.store.connection_url()
+        with Database.open(url) as database, database.read() as connection:
+            found = [it.entry for it in read_after(connection, -1)]
         return [it for it in found if it.outcome == Outcome.DENIED.value and "deliver" in it.kind]
 
     wait_until(lambda: bool(denials()))
