@@ -92,11 +92,11 @@ def delivered(found: list[Grant], event: dict[str, str]) -> set[str] | None:
     return seen if "camera" in seen else None
 
 
-def publishes(found: list[Grant], event: dict[str, str]) -> list[dict[str, str]]:
+def publishes(found: list[Grant], event: dict[str, str]) -> list[dict[str, Any]]:
     """What may be published in the place of an event; nothing, where it is denied."""
     if "extra" in event:
         return []
-    made = []
+    made: list[dict[str, Any]] = []
     for it in found:
         if it.attributes is not None and not event.keys() <= it.attributes:
             continue
