@@ -273,7 +273,7 @@ class ViewRunner:
     def _obey(self, command: Command) -> Commit:
         made: list[Commit] = []
         asked = find_asked(self._writer.folder)
-        save_erased(self._steps.command_folder.rows(command.number), asked.values())
+        save_erased(self._steps.command_folder.rows(command.number), map(int, asked.values()))
         self._steps.run(command, lambda report: made.append(self._conclude(command, report)))
         for path in asked:
             path.unlink()  # it is durable that none of this is held any more
