@@ -38,7 +38,13 @@ from penstock.telemetry.metrics import REGISTRY
 from tests.support.gateway.clients import VERSIONS, Make, make_clients
 from tests.support.gateway.definitions import apply
 from tests.support.gateway.fixtures import BROKERS, AnyBroker
-from tests.support.gateway.harness import GatewayThread, run_gateway, share, write_config
+from tests.support.gateway.harness import (
+    GatewayThread,
+    make_process,
+    run_gateway,
+    share,
+    write_config,
+)
 from tests.support.gateway.pair import wait_until
 from tests.support.gateway.raw import ClosedError, RawClient
 from tests.support.scale import scaled
@@ -696,3 +702,37 @@ def test_with_a_broker_that_keeps_nothing_clients_publish_by_themselves(tmp_path
                 client.publish("t", b"1")
                 assert reader.texts(1, quiet=0) == [("t", b"1")]
         assert not running.gateway.lanes.ready
+
+
+@pytest.mark.needs("mosquitto")
+def test_a_gateway_that_stood_still_passes_nothing_of_who_was_taken_over_meanwhile(
+    tmp_path: Path, mosquitto: MosquittoServer
+) -> None:
+    """It was taken for gone, and what clients sent it meanwhile is there before the takeover is."""
+    sections = share(tmp_path)
+    sections["store"]["lease"] = "600s"
+    with (
+        make_process(tmp_path / "1", mosquitto.port, {"lanes": 1}, **sections) as one,
+        run_gateway(tmp_path / "2", mosquitto.port, {"lanes": 1}, **sections) as two,
+        RawClient(two.port) as reader,
+    ):
+        reader.connect("reader")
+        reader.subscribe("t")
+        for _ in range(scaled(3)):
+            with RawClient(one.port) as old, RawClient(two.port) as new:
+                old.connect("moves")
+                old.publish("t", b"early")
+                assert reader.texts(1, quiet=0) == [("t", b"early")]
+                one.send_signal(signal.SIGSTOP)
+                try:
+                    assert not new.connect("moves").reason
+                    for _ in range(20):
+                        old.publish("t", b"late")
+                    new.publish("t", b"new")
+                finally:
+                    one.send_signal(signal.SIGCONT)
+                old.wait_closed()
+                new.publish("t", b"last")
+                new.settle()
+                reader.settle()
+                assert [it for _, it in reader.texts(quiet=0)] == [b"new", b"last"]
