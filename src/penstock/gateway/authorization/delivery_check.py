@@ -64,7 +64,14 @@ _LARGE: Final = 2
 _LONGEST: Final = 65_536
 """Of longer messages fewer are kept: what was parsed of one may take twenty times its size."""
 _NAMED: Final = frozenset(
-    {Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES, Part.INTERACTION, Part.CONTENT}
+    {
+        Part.POLICIES,
+        Part.PREFERENCES,
+        Part.EMERGENCIES,
+        Part.CAPABILITIES,
+        Part.INTERACTION,
+        Part.CONTENT,
+    }
 )
 _UNENFORCEABLE: Final = "definitions"
 _DORMANT: Final = "dormant subscription"
@@ -329,8 +336,13 @@ class DeliveryCheck:
         matters whom it is about, or what is in it.
         """
         authorizer = self._rules.authorizer
-        decides = authorizer.access.decides["read"] or (
-            authorizer.interaction.in_use and authorizer.interaction.concerns("read", packet.topic)
+        decides = (
+            authorizer.access.decides["read"]
+            or authorizer.capabilities.concerns(packet.topic)
+            or (
+                authorizer.interaction.in_use
+                and authorizer.interaction.concerns("read", packet.topic)
+            )
         )
         if not decides:
             looked_into = authorizer.contents.in_use and any(it.content is not None for it in named)
