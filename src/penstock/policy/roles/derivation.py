@@ -96,6 +96,8 @@ class ActiveRoles:
     activations: dict[Activation, None] = field(default_factory=dict)
     timed: bool = False
     """Whether the passing of time alone may change it."""
+    timed_apart: bool = False
+    """Whether it may while no constraint changes that says the same of everybody."""
     barred: frozenset[str] = frozenset()
     """Roles that are not active because they exclude each other."""
     carried: frozenset[str] | None = None
@@ -104,6 +106,8 @@ class ActiveRoles:
     """The rules by which roles are active."""
     trouble: str = ""
     """Why there are none, where limits are exceeded."""
+    unchosen: ActiveRoles | None = None
+    """What would be active without the choice: what limits a role limits who leaves it out, too."""
 
     def names(self) -> list[str]:
         """Return the roles whose privileges count, in order."""
@@ -114,8 +118,15 @@ class ActiveRoles:
     def gives_the_same_as(self, other: ActiveRoles) -> bool:
         """Tell whether the same instances count."""
         names = self.names()
-        return names == other.names() and all(
-            self.relations[name].facts == other.relations[name].facts for name in names
+        return (
+            names == other.names()
+            and all(self.relations[name].facts == other.relations[name].facts for name in names)
+            and (self.unchosen is None) is (other.unchosen is None)
+            and (
+                self.unchosen is None
+                or other.unchosen is None
+                or self.unchosen.gives_the_same_as(other.unchosen)
+            )
         )
 
     def instances(self) -> frozenset[Fact]:
@@ -136,13 +147,13 @@ def derive(
     wanted = None if chosen is None else frozenset(chosen)
     allowed = None if wanted is None else program.support(wanted)
     barred: frozenset[str] = frozenset()
-    timed = False
+    timed = apart = False
     while True:
         found = _Derivation(program, known, held, allowed, barred).run()
-        timed = timed or found.timed
+        timed, apart = timed or found.timed, apart or found.timed_apart
         clashing = program.conflicts(found.relations)
         if not clashing:
-            found.barred, found.timed = barred, timed
+            found.barred, found.timed, found.timed_apart = barred, timed, apart
             found.carried = None if wanted is None else program.included(wanted)
             return found
         barred |= clashing
@@ -188,7 +199,10 @@ class _Derivation:
         while self._waiting:
             _, name = heapq.heappop(self._waiting)
             self._queued.discard(name)
-            self._look_at(name)
+            try:
+                self._look_at(name)
+            except RoleLimitError as error:
+                raise RoleLimitError(f"role {name}: {error.message}", fix=error.fix) from None
         return self.active
 
     def _may(self, name: str) -> bool:
@@ -206,6 +220,7 @@ class _Derivation:
                 continue
             if all(self._relation(key) is not None for key in rule.needs):
                 active.timed = active.timed or rule.timed
+                active.timed_apart = active.timed_apart or rule.timed_apart
                 for values in self._activations(rule):
                     active.activations[rule, values] = None
                     self._add(role, _head(rule, values), f"activation-rule {rule.name}")
@@ -213,6 +228,7 @@ class _Derivation:
             rule, values = activation
             if activation not in active.activations and self._holds_on(rule, values):
                 active.timed = active.timed or rule.timed
+                active.timed_apart = active.timed_apart or rule.timed_apart
                 active.activations[activation] = None
                 self._add(role, _head(rule, values), f"activation-rule {rule.name}")
 
