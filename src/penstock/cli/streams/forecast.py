@@ -267,9 +267,9 @@ def _simulate(spark: Session, patients: int, days: int, seed: int) -> Hours:
 
 
 def _read_stream(spark: Session, name: str) -> Hours:
+    from penstock.eventlog.registry import SchemaRegistry
     from penstock.model.kinds import Stream
     from penstock.pipeline.forecasting import read_stream
-    from penstock.pipeline.records.avro import RegistrySchemas
     from penstock.pipeline.sources.source import open_source
 
     config = configuration()
@@ -280,6 +280,6 @@ def _read_stream(spark: Session, name: str) -> Hours:
         raise UsageError(f"there is no stream {quote(name)}", fix=fix)
     stream = known[name]
     kafka = stream.source.kafka if stream.source else None
-    schemas = RegistrySchemas(kafka.registry) if kafka and kafka.registry else None
+    schemas = SchemaRegistry(kafka.registry) if kafka and kafka.registry else None
     source = open_source(stream, config.pipeline, config.kafka)
     return read_stream(spark, stream, source, schemas)

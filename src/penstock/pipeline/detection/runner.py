@@ -42,6 +42,7 @@ from penstock.config import Config
 from penstock.config.sections.installation import PipelineSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError, UsageError, quote
+from penstock.eventlog.registry import SchemaRegistry
 from penstock.model.kinds import ObjectShape
 from penstock.pipeline.detection.inputs import list_told, make_inputs
 from penstock.pipeline.detection.tasks import (
@@ -51,7 +52,7 @@ from penstock.pipeline.detection.tasks import (
     find_timer,
     make_task,
 )
-from penstock.pipeline.records.avro import FindSchema, RegistrySchemas
+from penstock.pipeline.records.avro import FindSchema
 from penstock.pipeline.records.columns import OFFSET, PROBLEM, TIME
 from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
@@ -344,7 +345,7 @@ def open_detection(
         open_source(plan.stream, settings, config.kafka),
         results_folder(settings, stream),
         rows=settings.batch,
-        find_schema=RegistrySchemas(kafka.registry) if kafka and kafka.registry else None,
+        find_schema=SchemaRegistry(kafka.registry) if kafka and kafka.registry else None,
     )
     runner.open()
     return runner
