@@ -55,6 +55,9 @@ def load_check(place: str) -> Any:
     return getattr(importlib.import_module(f"penstock.definitions.{module}"), function)
 
 
+LOAD_KINDS: Final = frozenset({"activation-rule", "appointment", "domain", "group", "role"})
+"""Kinds by which somebody may come to have more roles than can be watched."""
+
 _SUBJECTS: Final = KindCheck("checks.roles:check_subjects", frozenset({"role", "vocabulary"}))
 
 CHECKS: Final[Mapping[str, KindCheck]] = {
@@ -110,6 +113,10 @@ CHECKS: Final[Mapping[str, KindCheck]] = {
             }
         ),
     ),
+    "stream": KindCheck("checks.streams:check_streams", frozenset({"event-type"})),
+    "event-type": KindCheck("trust_checks:check_event_types", frozenset({"event-type"})),
+    "capability": KindCheck("trust_checks:check_capabilities"),
+    "revocation-list": KindCheck("trust_checks:check_revocation_lists"),
     "user": KindCheck("checks.access:check_users", frozenset({"role"})),
     "view": KindCheck(
         "view_checks:check_views",

@@ -3,8 +3,8 @@
     request ─▶ users ─▶ broker topics ─▶ subscription ─▶ declared purposes ─▶ claims ─┐
                              │ a write                                   reservations ◀─┘
                              ▼                                                 ▼
-    decision ◀── interaction ◀── policies, preferences, ◀── consent ◀── purposes of the message
-                                 emergencies
+    decision ◀── interaction ◀── capabilities ◀── policies, preferences, ◀── consent ◀── purposes of
+                                                  emergencies                            the message
 
 Gateway, command line, demonstrations and, later, console and views ask it and nothing else.
 
@@ -21,6 +21,8 @@ Rules that hold here:
 - Consent is a part behind the purposes: what the data subject opted out of. No policy and no
   emergency grants against it, as none grants against a purpose.
 - Roles are no part: they are who asks (`access.principals`), and so count in every part.
+- Capabilities take away, too: what another domain's types are asks for the say of their owner,
+  whatever is allowed at home. What they leave out is left out before transformations look.
 - Interaction rules come last: restrictions take away from what all others allow, and what
   transformations do to a message goes along with the decision of the part before.
 - A new kind of rule is a new part in `_compose`, nowhere else. A part is a class with
@@ -45,8 +47,16 @@ from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import DEFAULT
 from penstock.policy.access.principals import Action
 from penstock.policy.access.rules import ADMINISTER, MARK, MONITOR, BrokerTopics
+from penstock.policy.capabilities import CapabilityBook, CapabilityPart
 from penstock.policy.consent.prohibitions import Prohibitions
-from penstock.policy.decision import Considered, Decision, Depends, Explanation, Part
+from penstock.policy.decision import (
+    Considered,
+    Decision,
+    Depends,
+    Explanation,
+    Part,
+    Reshaping,
+)
 from penstock.policy.events.advertisements import PublicationPart
 from penstock.policy.events.content import ContentFilter, ContentFilters
 from penstock.policy.interaction import InteractionEngine, InteractionPart
@@ -83,6 +93,7 @@ class Authorizer:
         "_parts",
         "access",
         "broker_topics",
+        "capabilities",
         "claims",
         "consent",
         "contents",
@@ -103,7 +114,9 @@ class Authorizer:
         interaction: InteractionEngine | None = None,
         *,
         contents: ContentFilters | None = None,
+        capabilities: CapabilityBook | None = None,
     ) -> None:
+        self.capabilities = capabilities or CapabilityBook()
         self.consent = consent or Prohibitions()
         self.interaction = interaction or InteractionEngine()
         self.contents = contents if contents is not None else ContentFilters()
@@ -122,6 +135,7 @@ class Authorizer:
             access,
             self.interaction,
             PublicationPart(self.contents.types),
+            self.capabilities,
         )
         # Looked up once: the lookups would cost as much as a part does.
         self._checks = {
@@ -138,11 +152,11 @@ class Authorizer:
             if not decision.allowed:
                 return decision
             if decided is not None:
-                if decision.part is _INTERACTION:
+                if decision.part in _NARROWING:
                     # It grants nothing: who did is to be told.
                     decision = replace(
                         decided,
-                        reshaping=decision.reshaping,
+                        reshaping=self._join(decided.reshaping, decision.reshaping),
                         depends=decision.depends | decided.depends,
                     )
                 elif decided.depends:
@@ -155,6 +169,12 @@ class Authorizer:
         if not self.matches(held.content, request.message):
             return _UNMATCHED
         return replace(decided, depends=decided.depends | Depends.MESSAGE)
+
+    def _join(self, first: Reshaping | None, second: Reshaping | None) -> Reshaping | None:
+        """Return what carries out two reshapings, as far as there are two."""
+        if first is None or second is None:
+            return first or second
+        return self.capabilities.join(first, second)
 
     def matches(self, content: Content, message: Message | None) -> bool:
         """Tell whether a message is what a content filter is for.
@@ -176,7 +196,7 @@ class Authorizer:
             )
         if self.authorize(request).part is Part.CONTENT:
             told.append(_OTHER_EVENT)
-        granting = (it for it in reversed(told) if it.part is not _INTERACTION)
+        granting = (it for it in reversed(told) if it.part not in _NARROWING)
         deciding = next((it for it in told if not it.allowed), None)
         if deciding is None:
             deciding = next(granting, told[-1])
@@ -227,7 +247,7 @@ class Authorizer:
 
         Policies are not looked at: a refusal stays cheap, and none of them is named for it.
         """
-        later = (_AccessPart, InteractionPart)
+        later = (_AccessPart, CapabilityPart, InteractionPart)
         parts = (it for it in self._parts["read"] if not isinstance(it, later))
         told = (it for part in parts for it in part.explain(request))
         return next((it.rule for it in told if not it.allowed), "")
@@ -249,11 +269,16 @@ def _compose(
     access: AccessEngine,
     interaction: InteractionEngine,
     by_type: PublicationPart,
+    capabilities: CapabilityBook,
 ) -> Mapping[Action, tuple[_AuthorizerPart, ...]]:
     """Put the parts in their order; the place for each further kind of rule."""
     by_access = _AccessPart(access)
     # Where nobody has such rules they cost nothing.
-    last = (InteractionPart(interaction, access),) if interaction.in_use else ()
+    last: tuple[_AuthorizerPart, ...] = ()
+    if capabilities.in_use:
+        last = (CapabilityPart(capabilities),)
+    if interaction.in_use:
+        last = (*last, InteractionPart(interaction, access))
     return {
         "read": (by_user, by_broker, limitation, by_consent, by_access, *last),
         # Who may not write here learns neither of types nor of domains.
@@ -261,7 +286,8 @@ def _compose(
     }
 
 
-_INTERACTION: Final = Part.INTERACTION
+_NARROWING: Final = frozenset({Part.CAPABILITIES, Part.INTERACTION})
+"""The parts that only take away from what others allow."""
 _UNOPPOSED: Final = Decision(allowed=True, rule=DEFAULT)
 _KEPT_OUT: Final = Decision(allowed=False, rule=BLOCKED, part=Part.USERS)
 _ENTITLED: Final = Decision(allowed=True, rule="", part=Part.BROKER_TOPICS)

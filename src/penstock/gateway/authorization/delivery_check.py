@@ -60,9 +60,18 @@ from penstock.policy.request import AccessRequest
 
 _SAMPLE: Final = 64
 _RECENT: Final = 8
+_LARGE: Final = 2
 _LONGEST: Final = 65_536
+"""Of longer messages fewer are kept: what was parsed of one may take twenty times its size."""
 _NAMED: Final = frozenset(
-    {Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES, Part.INTERACTION, Part.CONTENT}
+    {
+        Part.POLICIES,
+        Part.PREFERENCES,
+        Part.EMERGENCIES,
+        Part.CAPABILITIES,
+        Part.INTERACTION,
+        Part.CONTENT,
+    }
 )
 _UNENFORCEABLE: Final = "definitions"
 _DORMANT: Final = "dormant subscription"
@@ -144,6 +153,7 @@ class DeliveryCheck:
         self._seen_at = -1
         self._environment: Mapping[str, Any] = {}
         self._recent: deque[tuple[tuple[Any, ...], Message]] = deque(maxlen=_RECENT)
+        self._large: deque[tuple[tuple[Any, ...], Message]] = deque(maxlen=_LARGE)
 
     # One function on purpose: on the way of every uncached delivery calls cost more than they tidy.
     def decide(  # noqa: C901, PLR0911, PLR0912
@@ -326,8 +336,13 @@ class DeliveryCheck:
         matters whom it is about, or what is in it.
         """
         authorizer = self._rules.authorizer
-        decides = authorizer.access.decides["read"] or (
-            authorizer.interaction.in_use and authorizer.interaction.concerns("read", packet.topic)
+        decides = (
+            authorizer.access.decides["read"]
+            or authorizer.capabilities.concerns(packet.topic)
+            or (
+                authorizer.interaction.in_use
+                and authorizer.interaction.concerns("read", packet.topic)
+            )
         )
         if not decides:
             looked_into = authorizer.contents.in_use and any(it.content is not None for it in named)
@@ -355,7 +370,8 @@ class DeliveryCheck:
             properties.content_type,
             stamp,
         )
-        for key, message in self._recent:
+        recent = self._recent if len(packet.payload) <= _LONGEST else self._large
+        for key, message in recent:
             if key == wanted:
                 return message
         message = Message(
@@ -366,8 +382,7 @@ class DeliveryCheck:
             behalf=stamp.behalf,
             rest=packet_fields(packet),
         )
-        if len(packet.payload) <= _LONGEST:
-            self._recent.appendleft((wanted, message))
+        recent.appendleft((wanted, message))
         return message
 
     def _name_refusal(
