@@ -83,7 +83,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _progress(folder: Path) -> int:
     last = [ViewFolder(folder / "penstock-data" / "views" / name).last() for name in VIEWS]
-    return min(commit.next if commit else 0 for commit in last)
+    return min(commit.totals.read if commit else 0 for commit in last)
 
 
 def _wait_for(folder: Path, offset: int, process: subprocess.Popen[bytes]) -> None:

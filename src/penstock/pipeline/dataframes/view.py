@@ -96,8 +96,16 @@ def make_view(
     return made.select(*map(named, (*blueprint.plan.output, OFFSET, WINDOW, REASON, REPORT)))
 
 
-def count_shards(session: SparkSession, blueprint: Blueprint, asked: int | None = None) -> int:
+def count_shards(
+    session: SparkSession,
+    blueprint: Blueprint,
+    asked: int | None = None,
+    *,
+    cores: int | None = None,
+) -> int:
     """Return the number of shards: what is asked for, what the view says, or the cores.
+
+    `cores`: how many they were when the view began; else those of now.
 
     A step that cannot be divided has one. Differential privacy has as many as there are partitions,
     which a checkpoint keeps for good: so does the ledger, and figures are the same with any number.
@@ -117,7 +125,7 @@ def count_shards(session: SparkSession, blueprint: Blueprint, asked: int | None 
             f"{wanted} shards are too many for the view {quote(blueprint.view.name)}",
             fix=f"give at most {most}, or make delta larger: the shards share it",
         )
-    return wanted or min(most, _count_cores(session, partitions))
+    return wanted or min(most, cores or _count_cores(session, partitions))
 
 
 def _count_cores(session: SparkSession, partitions: int) -> int:

@@ -15,7 +15,7 @@ def _publish(writer: ViewWriter, text: str) -> Commit:
     (staged / "data" / "part-0.json").write_text(text)
     (staged / "data" / "_SUCCESS").touch()
     (staged / "dead" / "letters.jsonl").write_text(json.dumps({"offset": writer.sequence}) + "\n")
-    commit = Commit(writer.sequence, writer.sequence + 1, "plan", totals=Totals(read=1))
+    commit = Commit(writer.sequence, "plan", totals=Totals(read=1))
     return writer.commit(commit)
 
 
@@ -110,7 +110,7 @@ def test_a_torn_line_does_not_count(tmp_path: Path) -> None:
     _publish(writer, "a")
     writer.close()
     with (tmp_path / "commits.jsonl").open("ab") as file:
-        file.write(b'{"sequence":1,"next":9')
+        file.write(b'{"sequence":1,"plan":9')
     again = ViewWriter(tmp_path)
     last = again.open()
     assert last is not None
@@ -121,7 +121,7 @@ def test_a_torn_line_does_not_count(tmp_path: Path) -> None:
 
 def test_long_commits_are_found_from_the_end(tmp_path: Path) -> None:
     lines = [
-        Commit(n, n, "p", files=tuple(f"{n}-{i}" for i in range(2000))).to_line() for n in range(3)
+        Commit(n, "p", files=tuple(f"{n}-{i}" for i in range(2000))).to_line() for n in range(3)
     ]
     (tmp_path / "commits.jsonl").write_bytes(b"".join(lines))
     last = ViewFolder(tmp_path).last()
