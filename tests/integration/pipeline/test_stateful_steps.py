@@ -186,6 +186,24 @@ def test_a_view_whose_state_is_gone_does_not_go_on(house: House) -> None:
     assert ViewFolder(house.folder).last() is not None
 
 
+def test_a_view_that_does_not_know_its_place_does_not_go_on(house: House) -> None:
+    runner = house.open()
+    house.feed(runner, 25)
+    runner.stop()
+    place = house.folder / "place.json"
+    kept = place.read_bytes()
+    place.unlink()
+    runner = house.open()
+    runner.catch_up()
+    assert "goes on is not known: its place is gone" in runner.failures["research"]
+    runner.stop()
+    place.write_bytes(kept)
+    runner = house.open()
+    house.feed(runner, 25)
+    runner.remove("research", flush=True)
+    assert house.accounted() == list(range(50))
+
+
 def test_who_opts_out_between_a_kill_and_the_next_start_is_not_published(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,10 @@ class Commit:
     def from_line(cls, line: bytes) -> Self:
         """Read a line."""
         data: dict[str, Any] = json.loads(line)
+        if "batch" not in data:
+            # Of a version whose views kept offsets of their own: no checkpoint tells its place.
+            del data["next"]
+            data |= {"batch": {"number": 0}, "shards": {}}
         data["totals"], data["batch"] = Totals(**data["totals"]), Batch(**data["batch"])
         data["files"], data["dead"] = tuple(data["files"]), tuple(data["dead"])
         data["shards"] = {key: (held, due) for key, (held, due) in data["shards"].items()}

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -37,8 +36,6 @@ from penstock.pipeline.views.checkpoints import Checkpoint, give_copy
 from penstock.pipeline.views.failures import QueryEndedError, ReplacedSourceError, is_slow_start
 from penstock.pipeline.views.single_pass import Written
 from penstock.pipeline.views.view_runner import ViewRunner, process_together
-
-START_SECONDS: Final = 30.0
 
 
 class Leave(Protocol):
@@ -90,20 +87,8 @@ class ViewQuery:
                 .trigger(**trigger)
                 .start()
             )
-            self._await_sources(self._query)
         except Exception as error:  # noqa: BLE001 - whatever it is, other queries go on
             self._trouble = error
-
-    def _await_sources(self, query: StreamingQuery) -> None:
-        """Wait until its sources run.
-
-        Spark gives their Python processes ten seconds to start: one query after another.
-        """
-        end = time.monotonic() + START_SECONDS
-        while query.isActive and time.monotonic() < end:
-            if not query.status["message"].startswith("Initializing"):
-                return
-            time.sleep(0.02)
 
     def _read(self, rows: int) -> DataFrame:
         """Return what each batch is made of."""

@@ -178,7 +178,7 @@ def test_stopping_tells_what_is_still_held_and_how_it_leaves(
     writer = ViewWriter(tmp_path / "penstock-data" / "views" / "nurse")
     writer.open()
     writer.stage()
-    writer.commit(Commit(0, 9, "p", held=7, totals=Totals(9, 2)))
+    writer.commit(Commit(0, "p", held=7, totals=Totals(9, 2)))
     writer.close()
     command.main(["stop", "nurse"], standalone_mode=False)
     told = " ".join(capsys.readouterr().out.split())

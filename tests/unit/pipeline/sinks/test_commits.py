@@ -37,6 +37,22 @@ def test_what_is_committed_counts_and_comes_back(tmp_path: Path) -> None:
     assert [commit.sequence for commit in ViewFolder(tmp_path).commits()] == [0, 1]
 
 
+def test_a_commit_of_an_earlier_version_has_a_batch_that_no_checkpoint_knows(
+    tmp_path: Path,
+) -> None:
+    writer = ViewWriter(tmp_path)
+    writer.open()
+    _publish(writer, "a")
+    writer.close()
+    path = tmp_path / "commits.jsonl"
+    line = json.loads(path.read_text())
+    del line["batch"], line["shards"]
+    path.write_text(json.dumps(line | {"next": 7}) + "\n")
+    last = ViewFolder(tmp_path).last()
+    assert last is not None
+    assert (last.batch.checkpoint, last.batch.number, last.totals.read) == ("", 0, 1)
+
+
 def test_what_is_not_for_readers_only_the_owner_can_read(tmp_path: Path) -> None:
     writer = ViewWriter(tmp_path / "view")
     writer.open()
