@@ -30,7 +30,6 @@ from penstock.eventlog import EventLog, Topic
 from penstock.masks import split_anonymizer
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.sinks.commits import Commit, ViewFolder
-from penstock.pipeline.sources.event_log import count_behind
 
 ABSENT: Final = "absent"
 INITIALIZED: Final = "initialized"
@@ -176,7 +175,8 @@ def _describe_exactly(
 def _find_lag(name: str, control: Control, log: Topic | None, last: Commit | None) -> int:
     """Return how many records wait: of our own log exactly, of others as Spark said last."""
     if log is not None:
-        return count_behind(log, last.batch.place if last else "")
+        place = last.batch.place if last else ""
+        return log.count_from(json.loads(place)["offset"] if place else None)
     told = control.last_condition(name)
     return (told.lag or 0) if told else 0
 

@@ -120,17 +120,12 @@ class TopicSource:
 
     def count_behind(self, position: Position) -> int:
         """Return how many records there are behind a place."""
-        return count_behind(self._topic, position.offsets)
+        told = position.offsets
+        return self._topic.count_from(_offset_of(told) if told else None)
 
     def locate(self, offset: int) -> dict[str, Any]:
         """Return where a record stands."""
         return {"offset": offset}
-
-
-def count_behind(topic: Topic, offsets: str) -> int:
-    """Return how many records of a topic there are behind a place, or in all."""
-    first = _offset_of(offsets) if offsets else topic.first_offset
-    return max(0, topic.next_offset - first)
 
 
 def check_kept(topic: Topic, start: int, end: int) -> None:

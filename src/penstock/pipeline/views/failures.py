@@ -2,8 +2,8 @@
 
 Rules that hold here:
 - Only our own errors are quoted: what Spark passes on may quote records.
-- Another try is worth what others caused: brokers, stores and registries that do not answer, and
-  a busy machine on which Python processes start too late for Spark.
+- Another try is worth what others caused: brokers, stores and registries that do not answer, a
+  busy machine on which Python processes start too late for Spark, or one that ends them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ TRIES: Final = 3
 """So often a query is begun at most, where its Python processes start too late."""
 _STORE_AWAY: Final = "tasks could not reach the store of tokens → check that it runs"
 _SLOW_START: Final = "a Python process of Spark was slow to start → is the machine busy?"
+_ENDED: Final = "a Python process of Spark's was ended from outside → is there memory enough?"
 # What Spark's own words tell of those that tasks talk to, and what is said of it.
 _ABROAD: Final = {
     NO_ANSWER: f"{NO_ANSWER} → check `registry` of the stream's source",
@@ -29,6 +30,7 @@ _ABROAD: Final = {
     "org.apache.spark.sql.kafka010": "Kafka did not give records → check that its brokers run",
     "connect back": _SLOW_START,
     "INITIALIZATION_FAILURE": _SLOW_START,
+    "Python worker exited unexpectedly": _ENDED,
 }
 _LOST: Final = "failOnDataLoss"
 """Stands in what Spark says where Kafka does not have records any more."""

@@ -22,13 +22,13 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from penstock.errors import UsageError, quote
 from penstock.eventlog import Topic
-from penstock.masks import Chain, Vault
-from penstock.masks.spark import RowMasks
+from penstock.masks import Vault
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.k_anonymity import PERSONS, RECORDS
 from penstock.pipeline.anonymizers.stateful import DeadLetter, read_table
 from penstock.pipeline.dataframes.shards import REASON
-from penstock.pipeline.records.columns import OFFSET, PROBLEM
+from penstock.pipeline.dataframes.view import RowView
+from penstock.pipeline.records.columns import OFFSET
 from penstock.pipeline.records.opt_outs import Consent, OptedOut, mark_refused, nobody_opted_out
 from penstock.pipeline.sinks.commits import Batch, Commit, ShardCount, Totals, ViewWriter
 from penstock.pipeline.sinks.files import ParquetSink
@@ -73,7 +73,7 @@ class ViewRunner:
         self._purposes = blueprint.view.purposes if purposes is None else purposes
         self._locate = locate
         self._before, _ = blueprint.chains(secret, vault)
-        self._built: tuple[SparkSession, RowMasks] | None = None
+        self._built: tuple[SparkSession, RowView] | None = None
 
     def open(self) -> None:
         """Take the view, and go on where its newest commit ended."""
@@ -197,10 +197,8 @@ class ViewRunner:
             totals = Totals(count, found.published, len(found.dead), 0.0)
             return self._commit(found.target.parent, batch, found.dead, totals)
         frame = mark_refused(frame, self.blueprint.stream, self.refusing)
-        masked = self._masks(frame.sparkSession, (OFFSET, PROBLEM)).apply(frame)
-        reason = F.coalesce(_named(PROBLEM), _named(REASON))
         staged = self._writer.stage()
-        published, dead = self._write(masked.withColumn(REASON, reason), self._before, staged)
+        published, dead = self._write(self._rows(frame.sparkSession).make(frame), staged)
         totals = Totals(published + len(dead), published, len(dead), 0.0)
         return self._commit(staged, batch, dead, totals)
 
@@ -219,32 +217,29 @@ class ViewRunner:
         totals = Totals(found.read, found.published, len(found.dead), found.loss)
         return self._commit(staged, batch, found.dead, totals, shards)
 
-    def _masks(self, session: SparkSession, carry: tuple[str, ...]) -> RowMasks:
-        """Return the masks; built once, as the next batch needs the same."""
+    def _rows(self, session: SparkSession) -> RowView:
+        """Return the view without state; built once, as the next batch needs the same."""
         if self._built is None or self._built[0] is not session:
-            topic = F.lit(f"{self.blueprint.stream.topic}/")
-            identity = F.concat(topic, _named(OFFSET).cast("string"))
-            made = RowMasks(session, self._before, identity=identity, carry=carry, rejection=REASON)
-            self._built = session, made
+            self._built = session, RowView(session, self.blueprint, self._before)
         return self._built[1]
 
-    def _write(self, masked: DataFrame, chain: Chain, staged: Path) -> tuple[int, list[DeadLetter]]:
+    def _write(self, made: DataFrame, staged: Path) -> tuple[int, list[DeadLetter]]:
         """Write the rows that passed all masks; return their number, and the others."""
         seen = Observation()
         rejected = _named(REASON)
-        watched = masked.observe(
+        watched = made.observe(
             seen,
             F.count(F.when(rejected.isNull(), 1)).alias("fine"),
             F.count(rejected).alias("rejected"),
         )
         self._sink.write(
-            watched.where(rejected.isNull()).select(*(f"`{name}`" for name in chain.output)),
+            watched.where(rejected.isNull()).select(*(f"`{name}`" for name in self._before.output)),
             staged / "data",
         )
         counts = seen.get
         dead = []
         if counts["rejected"]:
-            table = masked.where(rejected.isNotNull()).select(f"`{OFFSET}`", rejected).toArrow()
+            table = made.where(rejected.isNotNull()).select(f"`{OFFSET}`", rejected).toArrow()
             dead = list(map(DeadLetter, table[OFFSET].to_pylist(), table[REASON].to_pylist()))
         if not counts["fine"]:
             shutil.rmtree(staged / "data")

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import UnavailableError
 from penstock.eventlog import Topic
-from penstock.pipeline.sources.event_log import LogReader, Position, TopicSource, count_behind
+from penstock.pipeline.sources.event_log import LogReader, Position, TopicSource
 
 
 def test_batches_are_bounded_and_can_be_read_again(tmp_path: Path) -> None:
@@ -53,5 +53,6 @@ def test_what_the_log_has_forgotten_is_told(tmp_path: Path) -> None:
 def test_how_much_is_behind_a_place(tmp_path: Path) -> None:
     topic = Topic(tmp_path / "t")
     topic.append([b"1", b"2", b"3"])
-    assert count_behind(topic, "") == 3
-    assert count_behind(topic, '{"offset": 1}') == 2
+    source = TopicSource(topic)
+    assert source.count_behind(Position(tmp_path, "")) == 3
+    assert source.count_behind(Position(tmp_path, '{"offset": 1}')) == 2

@@ -38,6 +38,13 @@ def test_python_processes_that_start_late_are_tried_again() -> None:
     assert not is_slow_start(UnavailableError("connect back"))
 
 
+def test_python_processes_that_were_ended_are_tried_again() -> None:
+    error = RuntimeError("SparkException: Python worker exited unexpectedly (crashed)")
+    assert is_passing(error)
+    assert not is_slow_start(error)
+    assert "memory" in describe(error)
+
+
 def test_words_of_sparks_are_not_passed_on() -> None:
     error = ValueError("the record {'name': 'Ada'}")
     assert describe(error) == "ValueError"
