@@ -87,15 +87,14 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def _kill_python(process: subprocess.Popen[bytes], draw: random.Random) -> None:
     """Kill one of Spark's Python processes: a task's, what makes these, or what plans state."""
     while True:
-        found = [
-            it
-            for it in psutil.Process(process.pid).children(recursive=True)
-            if it.name() != "java" and any("pyspark" in part for part in it.cmdline())
-        ]
-        if found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                draw.choice(found).kill()
-                return
+        found = psutil.Process(process.pid).children(recursive=True)
+        draw.shuffle(found)
+        for it in found:
+            # Some have ended by the time that they are looked at.
+            with contextlib.suppress(psutil.Error):
+                if it.name() != "java" and any("pyspark" in part for part in it.cmdline()):
+                    it.kill()
+                    return
 
 
 def _progress(folder: Path) -> int:
