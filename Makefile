@@ -1,11 +1,12 @@
 # Two commands matter: `make demo` and `make test`. Both set up all they need.
 PYTHON ?= python3
 BIN := .venv/bin
+ALL_TESTS := $(BIN)/pytest -n 2 --dist loadfile -q --durations=15 --durations-min=1
 # What is compiled once need not be compiled by every process that a test starts.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint format bench docs proto clean
+.PHONY: help setup demo test test-ci test-long lint format bench docs proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,7 +18,13 @@ demo: setup ## Show Penstock at work; ONCE=1 ends by itself
 	@$(BIN)/penstock demo $(if $(ONCE),--once)
 
 test: setup ## Run all tests
-	@$(BIN)/pytest -n 2 --dist loadfile -q --durations=15 --durations-min=1
+	@$(ALL_TESTS)
+
+test-ci: setup ## Run all tests; those that failed, five at most, once more by themselves
+	@status=0; $(ALL_TESTS) || status=$$?; \
+	[ $$status -eq 1 ] || exit $$status; \
+	$(PYTHON) setup/failed_tests.py 5 && \
+	$(BIN)/pytest --last-failed --last-failed-no-failures none -q
 
 test-long: setup ## Run them with the series: more walks, kills and examples; takes hours
 	@$(BIN)/pytest -n 2 --dist loadfile -q --durations=30 --durations-min=1 --long

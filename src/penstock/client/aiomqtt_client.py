@@ -14,7 +14,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from aiomqtt import Client
@@ -64,6 +64,10 @@ class AsyncPurposeClient:
     async def withdraw(self, filter_: str) -> None:
         """End an advertisement."""
         await self._settled(self._inside.withdraw(filter_))
+
+    async def define(self, stream: str, event_type: Mapping[str, Any]) -> None:
+        """Define the type of the messages of some topics (`from`, `fields`), or extend it."""
+        await self._settled(self._inside.define(stream, event_type))
 
     async def subscribe_with_purpose(
         self, filter_: str, ap: str, qos: int = 0, *, content: str | None = None

@@ -100,6 +100,7 @@ class Notation:
     access: str = "AP"
     intended: str = "AIP"
     advertise: str = "ADVERTISE"
+    define: str = "DEFINE"
     administer: str = "PBAC"
     presubscribe: str = "PRESUB"
     setting: str = "SET"
@@ -132,6 +133,10 @@ class Notation:
     def withdrawal(self, filter_: str) -> str:
         """Write the end of an advertisement."""
         return f"{self.advertisement(filter_)}{self.opening}{self.closing}"
+
+    def definition(self, stream: str) -> str:
+        """Write that a type is defined; the payload says what it is, as JSON."""
+        return f"{self.prefix}{self.define}/{_some(stream, 'stream')}"
 
     def subscription(
         self, filter_: str, purpose: str | None = None, content: str | None = None

@@ -24,8 +24,9 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from paho.mqtt.client import Client, MQTTMessage, MQTTv5
@@ -286,6 +287,11 @@ class PurposeClient:
         """End an advertisement."""
         action = f"the withdrawal of {quote(filter_)}"
         return self._command(self.notation.withdrawal(filter_), action)
+
+    def define(self, stream: str, event_type: Mapping[str, Any]) -> Receipt[None]:
+        """Define the type of the messages of some topics (`from`, `fields`), or extend it."""
+        action = f"the definition of {quote(stream)}"
+        return self._command(self.notation.definition(stream), action, json.dumps(event_type))
 
     def subscribe_with_purpose(
         self, filter_: str, ap: str, qos: int = 0, *, content: str | None = None

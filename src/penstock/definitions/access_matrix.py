@@ -1,13 +1,19 @@
 """The access matrix: who sees which attribute of which stream, for what, in which situation.
 
-    subjects, topics, purposes, situations ──▶ authorizer ──▶ transformations ──▶ attributes
+    example ──▶ transformations on publication ──▶ the message, and what it is turned into
+                                                           │
+    subjects, purposes, situations ──▶ authorizer ──▶ transformations ──▶ attributes
     subjects, views ──▶ roles at Kafka ──▶ the plan of the view ──▶ attributes
 
 Rules that hold here:
 - The authorizer decides and transformations are carried out, on an example of each stream: a cell
   says what a gateway does with this very message. The example is told with the answer.
+- Messages have the type of a stream by its topics (`from`), or by the transformations that name it.
 - An attribute is seen `full`, `changed` (what leaves has another value), `removed` (what leaves has
-  it not) or `none` (nothing leaves). Each names the rule.
+  it not), `added` (what was published had it not) or `none` (nothing leaves). Each names the rule.
+- What a level of the topic tells is seen in full by whoever gets the message on that topic,
+  whatever its payload says.
+- What is turned into another type on publication has cells of its own, of the type it becomes.
 - In a situation it is the people that the example is about who are in it, and nobody else.
 - What a view leaves of an attribute follows from its plan, not from an example.
 """
@@ -16,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
@@ -25,8 +31,9 @@ from penstock.definitions.views import Step, find_plan, hierarchies_of
 from penstock.errors import Problem, UsageError, quote
 from penstock.json_text import read_object
 from penstock.model import kinds
-from penstock.model.kinds.fields import named_levels
-from penstock.model.topics import check_topic
+from penstock.model.kinds.fields import named_levels, plain_filter
+from penstock.model.kinds.interaction import Conversion
+from penstock.model.topics import check_topic, matches, overlaps
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ANONYMOUS
@@ -35,7 +42,7 @@ from penstock.policy.decision import Decision, Reshaped, Seen
 from penstock.policy.events.types import EventTypes
 from penstock.policy.request import AccessRequest
 
-Degree = Literal["full", "changed", "removed", "none"]
+Degree = Literal["full", "changed", "removed", "added", "none"]
 ORDINARY: Final = "ordinary"
 CELLS: Final = 1_000_000
 """The most cells of a matrix: more would tell nobody anything."""
@@ -81,11 +88,27 @@ class Example:
     attributes: tuple[str, ...]
     people: tuple[str, ...]
     """Whom situations are about: what levels of the topic and the stream's subject name."""
+    told: frozenset[str] = frozenset()
+    """Attributes that levels of the topic tell."""
+    converted: bool = False
+    """Whether messages come to this topic by a conversion on publication alone."""
 
-    def message(self) -> Message:
-        """Return it as decisions see it: published by nobody who has logged in."""
-        rest = {"qos": 1, "retain": False, "size": len(self.payload), "properties": {}}
-        return Message(self.topic, self.payload, rest=rest)
+    def message(self, payload: bytes, publisher: str | None) -> Message:
+        """Return a message on its topic as decisions see it."""
+        rest = {"qos": 1, "retain": False, "size": len(payload), "properties": {}}
+        return Message(self.topic, payload, user=publisher, rest=rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What the broker, and so everybody else, has of an example; None: nothing."""
+
+    example: Example
+    payload: bytes | None
+    before: Mapping[str, Any]
+    """The attributes as they were published."""
+    rule: str = ""
+    """What changed or withheld it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +122,8 @@ class Question:
     payload: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the example that are not made up."""
     environment: Mapping[str, Any] = field(default_factory=dict)
+    publisher: str | None = None
+    """Who publishes the examples; None: nobody who has logged in."""
 
 
 def list_subjects(definitions: DefinitionSet) -> list[str]:
@@ -132,25 +157,65 @@ def make_examples(definitions: DefinitionSet, question: Question) -> list[Exampl
         raise UsageError(f"there is no stream {quote(unknown[0])}", fix=f"streams are {known}")
     types = EventTypes()
     types.put(streams.values())
-    asked = [(check_topic(topic), it.name) for topic in question.topics for it in types.of(topic)]
-    untyped = [it for it in question.topics if not types.of(it)]
-    if untyped:
-        raise UsageError(
-            f"no stream says which attributes messages of {quote(untyped[0])} have",
-            fix="name a topic that feeds a stream (`from`)",
-        )
-    if not question.topics:
-        asked = [
-            (_fill(stream, pattern), name)
-            for name, stream in sorted(streams.items())
-            for pattern in stream.patterns
-        ]
-    wanted = set(question.streams)
-    return [
-        _make_example(types, streams[name], topic, question.payload)
-        for topic, name in asked
-        if not wanted or name in wanted
-    ]
+    wanted = set(question.streams) or set(streams)
+    found: dict[tuple[str, str], Example] = {}
+    for topic, name, converted in (
+        _list_asked(definitions, types, question.topics)
+        if question.topics
+        else _list_all(definitions, types)
+    ):
+        if name in wanted and (topic, name) not in found:
+            made = _make_example(types, streams[name], topic, question.payload, converted=converted)
+            found[topic, name] = made
+    return list(found.values())
+
+
+Place = tuple[str, str, bool]
+"""A topic, the stream that is the type there, and whether messages come there by conversion."""
+
+
+def _list_asked(
+    definitions: DefinitionSet, types: EventTypes, topics: Iterable[str]
+) -> Iterator[Place]:
+    for topic in topics:
+        places = [(check_topic(topic), it.name, False) for it in types.of(topic)]
+        for rule in definitions.of(kinds.Transformation).values():
+            if matches(rule.filter, topic):
+                places.append((topic, rule.stream, False))
+            if rule.into is not None and matches(_put(rule.into, "+"), topic):
+                places.append((topic, rule.into.stream, True))
+        if not places:
+            raise UsageError(
+                f"nothing says which attributes messages of {quote(topic)} have",
+                fix="name a topic that feeds a stream (`from`), or that a transformation is about",
+            )
+        yield from places
+
+
+def _list_all(definitions: DefinitionSet, types: EventTypes) -> Iterator[Place]:
+    streams = definitions.of(kinds.Stream)
+    for name, stream in streams.items():
+        for pattern in stream.patterns:
+            yield _fill(stream, pattern), name, False
+    rules = definitions.of(kinds.Transformation).values()
+    for rule in rules:
+        topic = _fill(streams[rule.stream], rule.filter)
+        if not any(it.name == rule.stream for it in types.of(topic)) and not any(
+            overlaps(plain_filter(it), rule.filter) for it in streams[rule.stream].patterns
+        ):
+            yield topic, rule.stream, False
+    for rule in rules:
+        if rule.into is not None and rule.at == "publication":
+            samples = {it.name: str(_SAMPLES[it.type]) for it in streams[rule.into.stream].fields}
+            yield _put(rule.into, samples), rule.into.stream, True
+
+
+def _put(into: Conversion, values: Mapping[str, str] | str) -> str:
+    """Return the topic of a conversion with these values of fields in it."""
+    topic = into.topic
+    for name in into.places:
+        topic = topic.replace(f"{{{name}}}", values if isinstance(values, str) else values[name])
+    return topic
 
 
 def _fill(stream: kinds.Stream, pattern: str) -> str:
@@ -163,12 +228,17 @@ def _fill(stream: kinds.Stream, pattern: str) -> str:
 
 
 def _make_example(
-    types: EventTypes, stream: kinds.Stream, topic: str, given: Mapping[str, Any]
+    types: EventTypes,
+    stream: kinds.Stream,
+    topic: str,
+    given: Mapping[str, Any],
+    *,
+    converted: bool,
 ) -> Example:
-    event_type = next(it for it in types.of(topic) if it.name == stream.name)
-    said = {it.name: _SAMPLES[it.type] for it in stream.fields}
-    said |= {it.name: it.fixed for it in event_type.attributes if isinstance(it.fixed, str | int)}
-    attributes = tuple(it.name for it in event_type.attributes)
+    laid_out = next((it.attributes for it in types.of(topic) if it.name == stream.name), ())
+    told = {it.name: it.fixed for it in laid_out if isinstance(it.fixed, str | int)}
+    attributes = tuple(it.name for it in laid_out or stream.fields)
+    said = {it.name: _SAMPLES[it.type] for it in stream.fields} | told
     said = {name: given.get(name, value) for name, value in said.items() if name in attributes}
     shown: Any = {"payload": said} if stream.format == "connect" else said
     people = [str(said[stream.subject])] if stream.subject in said else []
@@ -177,7 +247,15 @@ def _make_example(
         parts = topic.split("/")
         people += [parts[place] for place in levels if place < len(parts)]
     payload = json.dumps(shown, ensure_ascii=False).encode()
-    return Example(stream.name, topic, payload, attributes, tuple(dict.fromkeys(people)))
+    return Example(
+        stream.name,
+        topic,
+        payload,
+        attributes,
+        tuple(dict.fromkeys(people)),
+        frozenset(told) - {stream.adds.topic if stream.adds is not None else None},
+        converted,
+    )
 
 
 def make_matrix(
@@ -198,37 +276,104 @@ def make_matrix(
             f"the matrix has {count:,} cells; at most {CELLS:,} are worked out",
             fix="name some subjects, streams, topics or purposes",
         )
-    for example in examples:
+    examples = [
+        replace(it, people=tuple(_find_people(authorizer, it, question))) for it in examples
+    ]
+    held: dict[tuple[str, str], dict[str, Arrival]] = {(it.topic, it.stream): {} for it in examples}
+    for situation, scenario, word in situations:
+        arrivals: list[Arrival] = []
+        for example in examples:
+            board = SituationBoard([(scenario, it, word) for it in example.people if scenario])
+            if example.converted:
+                arrivals.append(Arrival(example, example.payload, _attributes_of(example.payload)))
+            else:
+                arrivals += publish(authorizer, definitions, example, question, board)
+        # What a conversion makes of an example goes before what was made up for its topic.
+        arrivals.sort(key=lambda it: (not it.example.converted, it.example not in examples))
+        for arrival in arrivals:
+            key = (arrival.example.topic, arrival.example.stream)
+            held.setdefault(key, {})[situation] = arrival
+    for found in held.values():
         for situation, scenario, word in situations:
-            rows = [(scenario, person, word) for person in example.people] if scenario else []
-            board = SituationBoard(rows)
-            for subject in subjects:
-                for purpose in purposes:
-                    user = None if subject == ANONYMOUS else subject
-                    seen = look(authorizer, example, user, purpose, question.environment, board)
-                    for attribute, degree, rule in seen:
-                        yield Cell(
-                            subject,
-                            example.stream,
-                            example.topic,
-                            purpose,
-                            situation,
-                            attribute,
-                            degree,
-                            rule,
-                        )
+            if situation in found:
+                example = found[situation].example
+                board = SituationBoard([(scenario, it, word) for it in example.people if scenario])
+                for subject in subjects:
+                    for purpose in purposes:
+                        user = None if subject == ANONYMOUS else subject
+                        seen = look(authorizer, found[situation], user, purpose, question, board)
+                        for attribute, degree, rule in seen:
+                            yield Cell(
+                                subject,
+                                example.stream,
+                                example.topic,
+                                purpose,
+                                situation,
+                                attribute,
+                                degree,
+                                rule,
+                            )
+
+
+def _find_people(authorizer: Authorizer, example: Example, question: Question) -> dict[str, None]:
+    """Return whom situations are about: also whom rules know by the attributes of the message."""
+    about = authorizer.access.about(example.message(example.payload, question.publisher))
+    named = (it for it in about.values() if isinstance(it, str))
+    return dict.fromkeys((*example.people, *named))
+
+
+def publish(
+    authorizer: Authorizer,
+    definitions: DefinitionSet,
+    example: Example,
+    question: Question,
+    situations: SituationBoard,
+) -> list[Arrival]:
+    """Return what an example is when it was published, and what it is turned into beside."""
+    before = _attributes_of(example.payload)
+    interaction, access = authorizer.interaction, authorizer.access
+    if not interaction.concerns("write", example.topic):
+        return [Arrival(example, example.payload, before)]
+    message = example.message(example.payload, question.publisher)
+    principal = access.principal(question.publisher, None)
+    seen = (principal.attributes, access.about(message), question.environment, message.t)
+    decision = interaction.decide("write", principal, message, seen, situations)
+    if decision is None or (decision.allowed and decision.reshaping is None):
+        return [Arrival(example, example.payload, before)]
+    made: Reshaped | str | None = None
+    if decision.reshaping is not None:
+        try:
+            made = decision.reshaping.apply(message, lambda: seen)
+        except Exception:  # noqa: BLE001 - as at a gateway: whatever goes wrong, nothing leaves
+            made = None
+    if not isinstance(made, Reshaped):
+        return [Arrival(example, None, before, decision.rule)]
+    transformations = definitions.of(kinds.Transformation)
+    rules = [transformations[it.partition(" ")[2]] for it in decision.rule.split(", ")]
+    converted = [(it.key, it.into) for it in rules if it.into is not None]
+    arrivals = [Arrival(example, made.payload, before, decision.rule)]
+    for (key, into), (topic, payload) in zip(converted, made.copies, strict=True):
+        said = _attributes_of(payload)
+        copy = Example(into.stream, topic, payload, tuple(said), example.people, converted=True)
+        # An attribute of both is the one that was published.
+        own = {name: before.get(name, it) for name, it in said.items()}
+        arrivals.append(Arrival(copy, payload, own, f"{key.kind} {key.name}"))
+    return arrivals
 
 
 def look(
     authorizer: Authorizer,
-    example: Example,
+    arrival: Arrival,
     user: str | None,
     purpose: str | None,
-    environment: Mapping[str, Any],
+    question: Question,
     situations: SituationBoard,
 ) -> list[tuple[str, Degree, str]]:
-    """Return what somebody sees of each attribute of an example, and by which rule."""
-    message = example.message()
+    """Return what somebody sees of each attribute of a message, and by which rule."""
+    example = arrival.example
+    if arrival.payload is None:
+        return [(it, "none", arrival.rule) for it in example.attributes]
+    message = example.message(arrival.payload, question.publisher)
     request = AccessRequest(
         "read",
         example.topic,
@@ -236,16 +381,24 @@ def look(
         None,
         purpose,
         message=message,
-        environment=environment,
+        environment=question.environment,
         situations=situations,
     )
     decision = authorizer.authorize(request)
     rule = decision.rule or authorizer.explain(request).rule
     if not decision.allowed:
         return [(it, "none", rule) for it in example.attributes]
-    if decision.reshaping is None:
-        return [(it, "full", rule) for it in example.attributes]
-    return _compare(example, decision, _reshape(authorizer, request, message, decision))
+    left, by = arrival.payload, ""
+    told = example.told
+    if decision.reshaping is not None:
+        by = decision.reshaping.name
+        made = _reshape(authorizer, request, message, decision)
+        if made is None or made.payload is None:
+            return [(it, "none", by) for it in example.attributes]
+        left = made.payload
+        if made.topic is not None:
+            told = frozenset()
+    return _compare(arrival, left, told, (rule, by))
 
 
 def _reshape(
@@ -265,23 +418,33 @@ def _reshape(
 
 
 def _compare(
-    example: Example, decision: Decision, made: Reshaped | None
+    arrival: Arrival, payload: bytes, told: frozenset[str], rules: tuple[str, str]
 ) -> list[tuple[str, Degree, str]]:
-    """Say what is left of each attribute in what leaves."""
-    rule = decision.reshaping.name if decision.reshaping is not None else ""
-    if made is None or made.payload is None:
-        return [(it, "none", rule) for it in example.attributes]
-    before = _attributes_of(example.payload)
-    after = _attributes_of(made.payload)
-    told: list[tuple[str, Degree, str]] = []
-    for name in example.attributes:
-        if name not in after:
-            told.append((name, "removed", rule))
-        elif type(after[name]) is type(before.get(name)) and after[name] == before.get(name):
-            told.append((name, "full", decision.rule))
-        else:
-            told.append((name, "changed", rule))
-    return told
+    """Say what is left of each attribute in what leaves, by what grants and what changes it."""
+    granting, changing = rules
+    before, sent = arrival.before, _attributes_of(arrival.payload or b"")
+    left = _attributes_of(payload)
+    found: list[tuple[str, Degree, str]] = []
+    attributes = arrival.example.attributes
+    for name in dict.fromkeys((*attributes, *left)):
+        by = [arrival.rule] if not _is_same(name, before, sent) else []
+        by += [changing] if not _is_same(name, sent, left) else []
+        degree: Degree = "changed"
+        if name in told or not by:
+            degree = "full"
+        elif name not in left:
+            degree = "removed"
+        elif name not in before:
+            degree = "added"
+        found.append((name, degree, granting if degree == "full" else ", ".join(by)))
+    return found
+
+
+def _is_same(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    held = [it.get(name) for it in (one, other)]
+    return (
+        (name in one) is (name in other) and type(held[0]) is type(held[1]) and held[0] == held[1]
+    )
 
 
 def _attributes_of(payload: bytes) -> Mapping[str, Any]:

@@ -37,7 +37,7 @@ PROGRAM_KINDS: Final = frozenset({"role", "activation-rule", "domain", "vocabula
 """Kinds whose change makes another program."""
 PEOPLE_KINDS: Final = frozenset({"group", "attributes"})
 """Kinds that say who everybody is."""
-_SUBJECT_KINDS: Final = frozenset(
+SUBJECT_KINDS: Final = frozenset(
     {
         "right",
         "policy",
@@ -46,9 +46,12 @@ _SUBJECT_KINDS: Final = frozenset(
         "preference",
         "control-publisher",
         "control-subscriber",
+        "restriction",
+        "transformation",
     }
 )
-_KINDS: Final = PROGRAM_KINDS | PEOPLE_KINDS | _SUBJECT_KINDS | {"user", "appointment"}
+"""Kinds that name roles as subjects."""
+_KINDS: Final = PROGRAM_KINDS | PEOPLE_KINDS | SUBJECT_KINDS | {"user", "appointment"}
 
 
 def compile_activation(rule: kinds.ActivationRule, scope: Scope) -> ActivationRule:
@@ -101,7 +104,7 @@ class RoleDefinitions:
             engine.replace(self._compile(definitions))
         elif any(key.kind in PEOPLE_KINDS and not _is_of_user(key) for key in changed):
             engine.invalidate()
-        if touched & _SUBJECT_KINDS:
+        if touched & SUBJECT_KINDS:
             engine.watch(list_patterns(definitions))
         for key in changed:
             if _is_of_user(key):
@@ -164,7 +167,7 @@ def list_patterns(definitions: DefinitionSet) -> list[tuple[str, RoleTerm]]:
     """Return the subjects by which definitions mean instances of roles, with constants alone."""
     found: dict[str, RoleTerm] = {}
     for key, definition in definitions.definitions.items():
-        if key.kind in _SUBJECT_KINDS:
+        if key.kind in SUBJECT_KINDS:
             for _, text in list_subjects(definition):
                 term = parse_subject(text)
                 if term is not None and term.arguments is not None and term.is_plain:

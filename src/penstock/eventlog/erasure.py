@@ -10,6 +10,8 @@ Rules that hold here:
 - Who appends waits only while the newest records are looked at, and no append is lost.
 - One process at a time erases from a topic: two that copied one file would undo each other.
 - The key goes where it is the person's. Other keys stay: they tell which chunks have arrived.
+- What a view holds back is in the hands of who runs the view. `ask_to_forget` leaves a note in its
+  folder, with a number for the person and no name; the note goes when it was obeyed.
 - What the disk keeps of a file that was removed is not for a program to say.
 """
 
@@ -29,6 +31,7 @@ from penstock.json_text import ERASED
 
 _PARTIAL: Final = ".erasing"
 _LOCK: Final = ".erasing.lock"
+_ASKED: Final = "forget"
 _PAUSE: Final = 0.05
 _STEP: Final = 10_000
 """Lines between two calls of `keep`."""
@@ -166,3 +169,30 @@ def make_placeholder(line: bytes, key: bytes) -> bytes:
         moment = b"0"
     value = ERASED.ljust(room - len(moment))
     return b"%b\t%b\t%b\t%b\n" % (offset, moment, kept, value)
+
+
+def ask_to_forget(view: Path, request: str, number: int) -> None:
+    """Ask who runs a view to forget a person, by number, among the records it holds back."""
+    folder = view / _ASKED
+    folder.mkdir(mode=0o700, exist_ok=True)
+    partial = folder / f"{request}.partial"
+    with partial.open("w") as file:
+        file.write(str(number))
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(folder / request)
+    sync_folder(folder)
+
+
+def is_asked(view: Path, request: str) -> bool:
+    """Say whether a view still has to forget somebody for a request."""
+    return (view / _ASKED / request).exists()
+
+
+def find_asked(view: Path) -> dict[Path, int]:
+    """Return the notes of people whom a view is to forget, with their numbers."""
+    folder = view / _ASKED
+    if not folder.is_dir():
+        return {}
+    notes = (it for it in folder.iterdir() if it.suffix != ".partial")
+    return {it: int(it.read_text()) for it in notes}

@@ -54,6 +54,8 @@ _PROBE_SECONDS: Final = 1.0
 _FULL_SECONDS: Final = 0.005
 _ORDINARY_BYTES: Final = 1_024
 _ORDINARY_LEVELS: Final = 100
+SHARED_NAME_BYTES: Final = 1_024
+"""So long a client identifier may be to stand in what the gateway's own connections carry."""
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -153,6 +155,11 @@ def is_ordinary(topic: str) -> bool:
         and "$" not in topic
         and are_acceptable((topic,))
     )
+
+
+def may_share(client_id: str) -> bool:
+    """Say whether every broker takes messages that name a client."""
+    return len(client_id.encode()) <= SHARED_NAME_BYTES and are_acceptable((client_id,))
 
 
 RESERVED: Final = ("penstock-", "purpose-")

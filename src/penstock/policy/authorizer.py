@@ -256,7 +256,8 @@ def _compose(
     last = (InteractionPart(interaction, access),) if interaction.in_use else ()
     return {
         "read": (by_user, by_broker, limitation, by_consent, by_access, *last),
-        "write": (by_user, by_broker, by_type, by_access, *last),
+        # Who may not write here learns neither of types nor of domains.
+        "write": (by_user, by_broker, by_access, by_type, *last),
     }
 
 

@@ -28,6 +28,7 @@ from penstock.model.topics import covers
 from penstock.policy.access.emergencies import Emergency, Situations, SituationsUnknownError
 from penstock.policy.access.engine import PLAN_LIMIT, AccessEngine
 from penstock.policy.access.objects import Message
+from penstock.policy.access.plans import DEFAULT
 from penstock.policy.access.principals import Action, Principal
 from penstock.policy.access.rules import RoleArguments, depends_on
 from penstock.policy.decision import (
@@ -341,6 +342,8 @@ def _tell(rule: Rule, principal: Principal, seen: Seen, situations: Situations) 
 
 
 _UNSEEN: Final = Decision(allowed=False, rule="unseen message", part=Part.INTERACTION)
+# Nothing can be kept from anybody, and nothing changed. The next message may hold something.
+_EMPTY: Final = Decision(True, DEFAULT, Depends.MESSAGE, part=Part.INTERACTION)  # noqa: FBT003
 
 
 class InteractionPart:
@@ -361,7 +364,7 @@ class InteractionPart:
         if message is None:
             return _UNSEEN
         if request.action == "write" and message.is_empty:
-            return None  # it holds nothing, and takes back what the broker has retained
+            return _EMPTY
         principal = self._access.principal(request.user, request.client, request.attributes)
         seen = self._see(request, principal, message)
         return interaction.decide(request.action, principal, message, seen, request.situations)
@@ -370,6 +373,10 @@ class InteractionPart:
         """Tell what each rule says."""
         message = request.message
         if message is None or not self._interaction.concerns(request.action, request.topic):
+            return
+        if request.action == "write" and message.is_empty:
+            reason = "it holds nothing, and takes back what the broker has retained"
+            yield Explanation(allowed=True, rule=DEFAULT, reason=reason, part=Part.INTERACTION)
             return
         principal = self._access.principal(request.user, request.client, request.attributes)
         seen = self._see(request, principal, message)

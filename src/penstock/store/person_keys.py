@@ -15,7 +15,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import hmac
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,13 +33,12 @@ from penstock.json_text import ERASED, UNREAD
 from penstock.store.database import Database
 from penstock.store.opt_outs import DIGITS, SubjectMarks
 from penstock.store.schema import Moment, metadata
+from penstock.store.wrapped_keys import NONCE_BYTES, TAG_BYTES, KeyWrapping, destroying
 
 AREA: Final = "person-keys"
 SEALED: Final = b"!sealed "
 KEY_BYTES: Final = 32
 ID_BYTES: Final = 16
-NONCE_BYTES: Final = 12
-TAG_BYTES: Final = 16
 OVERHEAD: Final = len(SEALED) + ID_BYTES + NONCE_BYTES + TAG_BYTES
 REMEMBERED: Final = 1_000_000
 _CHUNK: Final = 5_000
@@ -76,7 +74,7 @@ class PersonKeys:
         """Take the secret of consent, from which what wraps keys and marks people follows."""
         self._database = database
         self._marks = SubjectMarks(secret)
-        self._wrap = AESGCM(hmac.digest(secret, b"penstock person keys", "sha256"))
+        self._wrapping = KeyWrapping(secret, AREA.replace("-", " "))
         self._clock = clock
         self._by_mark: dict[str, _Key] = {}
         self._by_id: dict[bytes, _Key] = {}
@@ -125,9 +123,8 @@ class PersonKeys:
         return {mark: self._by_mark[mark] for mark in marks}
 
     def _draw(self, mark: str) -> Mapping[str, object]:
-        number, nonce = secrets.token_bytes(ID_BYTES), os.urandom(NONCE_BYTES)
-        key = secrets.token_bytes(KEY_BYTES)
-        wrapped = nonce + self._wrap.encrypt(nonce, key, number + mark.encode())
+        number, key = secrets.token_bytes(ID_BYTES), secrets.token_bytes(KEY_BYTES)
+        wrapped = self._wrapping.wrap(key, number + mark.encode())
         return {"id": number.hex(), "subject": mark, "wrapped": wrapped, "at": self._clock()}
 
     # --- opening ---
@@ -161,10 +158,7 @@ class PersonKeys:
 
     def destroy(self, person: str) -> int:
         """Destroy the key of a person; return how many there were."""
-        with self._database.write(AREA) as connection:
-            if not self._database.is_postgresql:
-                # What SQLite frees, it would leave in the file.
-                connection.exec_driver_sql("PRAGMA secure_delete=ON")
+        with destroying(self._database, AREA) as connection:
             own = keys_table.c.subject == self._marks.of(person)
             gone = connection.execute(keys_table.delete().where(own)).rowcount
             if gone:
@@ -173,8 +167,6 @@ class PersonKeys:
                     connection.execute(destructions_table.insert().values(id=_ONLY, number=1))
                 else:
                     connection.execute(destructions_table.update().values(number=number + 1))
-            if not self._database.is_postgresql:
-                connection.exec_driver_sql("PRAGMA secure_delete=OFF")
         return gone
 
     # --- inside ---
@@ -192,9 +184,8 @@ class PersonKeys:
         for at in range(0, len(listed), _CHUNK):
             some = sa.select(keys_table).where(column.in_(listed[at : at + _CHUNK]))
             for row in connection.execute(some):
-                number, wrapped = bytes.fromhex(row.id), bytes(row.wrapped)
-                nonce, sealed = wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:]
-                key = self._wrap.decrypt(nonce, sealed, number + row.subject.encode())
+                number = bytes.fromhex(row.id)
+                key = self._wrapping.unwrap(bytes(row.wrapped), number + row.subject.encode())
                 self._by_id[number] = self._by_mark[row.subject] = (number, AESGCM(key))
 
 

@@ -164,6 +164,23 @@ def test_a_message_is_of_its_type(site: Site) -> None:
     assert len(reader.texts(3)) == 3
 
 
+def test_who_may_not_write_learns_of_no_type_and_no_domain(site: Site) -> None:
+    required = "{kind: enforcement, name: default, policies: required}"
+    allowed = "{kind: policy, name: dev, subject: 'user:dev', filter: '#', allow: write}"
+    site.change(f"{required}\n---\n{allowed}")
+    eve, device = site.login("eve"), site.login("dev")
+    told = {
+        (answer.reason, answer.properties.reason_string)
+        for topic in ("notes/p1", TOPIC, "somewhere/else")
+        for answer in [eve.publish(topic, b"nonsense", qos=1)]
+    }
+    assert told == {(ReasonCode.NOT_AUTHORIZED, "not allowed to write here")}
+    assert device.publish("notes/p1", b"nonsense", qos=1).reason == (
+        ReasonCode.PAYLOAD_FORMAT_INVALID
+    )
+    assert "advertise" in device.publish(TOPIC, b"1", qos=1).properties.reason_string
+
+
 def test_a_will_of_another_type_is_not_sent(site: Site) -> None:
     reader = site.login("eve")
     reader.subscribe("notes/#")

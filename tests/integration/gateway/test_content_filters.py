@@ -238,6 +238,19 @@ def test_a_client_has_so_many_at_most(site: Site) -> None:
     assert reader.subscribe("home/p9/vitals").reasons[0] < FAILURE
 
 
+def test_no_filter_and_no_message_keeps_the_gateway_from_others(site: Site) -> None:
+    """A pattern under two quantifiers took minutes for one message, for all clients."""
+    reader, sender = site.connect("r"), site.connect("s")
+    dear = 'r.ward.levels().all(x, r.ward.levels().all(y, !r.ward.matches(r"(a|b)*c")))'
+    for content in (dear, "r.ward.levels().minus(r.patient.levels()).size() == 1"):
+        assert subscribe(reader, content).reasons == (int(ReasonCode.TOPIC_FILTER_INVALID),)
+    assert subscribe(reader, 'r.ward.matches(r"^[ab]*a[ab]{12}")').reasons[0] < FAILURE
+    # What is too long for a filter is missing for it; the next is looked at again.
+    sender.publish("home/p1/vitals", vitals(1, ward="ab" * 250_000), qos=1)
+    sender.publish("home/p1/vitals", vitals(2, ward="ab" * 10), qos=1)
+    assert pulses(reader, 1) == [2]
+
+
 def test_filters_end_with_their_clients(site: Site) -> None:
     wait_until(lambda: site.held() == 0)
     reader = site.connect("r")

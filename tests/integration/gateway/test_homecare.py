@@ -289,6 +289,15 @@ def test_what_is_changed_on_publication_is_never_at_the_broker_or_in_the_event_l
         assert sensor.publish("home/q1/location", b"52.2 0.1", qos=1).reason
         for qos in (0, 1, 2):
             assert not sensor.publish(f"home/q{qos}/location", b"", qos=1, retain=True).reason
+        # One that carries something beside its payload is refused as well.
+        said = (("patient", "p1"),)
+        assert sensor.publish("home/q1/location", b"", qos=1, retain=True, user=said).reason
+        assert sensor.publish("home/q1/location", b"", qos=1).reason
+        # That it may pass says nothing of what comes behind it.
+        for qos in (0, 1, 2):
+            sensor.publish(f"home/q{qos}/location", place("p1"), qos=qos)
+        told = [it.payload for it in inside.messages(6)]
+        assert [json.loads(it) for it in told if it] == [fuzzed] * 3
     with RawClient(broker.port) as later:
         later.connect("later")
         later.subscribe("home/q1/location")
@@ -394,8 +403,15 @@ def test_each_disclosure_of_a_changed_message_is_in_the_audit_log(homes: Homes) 
     for _ in range(3):
         sensor.publish("home/p1/location", place("p1"), qos=1)
     ann.publish("home/p1/prescribe", prescription("p1", "codeine"), qos=1)
+    # Who may not write has disclosed nothing, whatever the message would have been turned into.
+    assert carer.publish("home/p1/prescribe", prescription("p1", "codeine"), qos=1).reason >= 0x80
     collect({"c": carer}, sensor)
-    wanted = {"delivery.transformed": 3, "publication.transformed": 1, "delivery.denied": 1}
+    wanted = {
+        "delivery.transformed": 3,
+        "publication.transformed": 1,
+        "publication.denied": 1,
+        "delivery.denied": 1,
+    }
     # It is written once a second, and counted until then.
     wait_until(lambda: wanted.items() <= entries(homes).items())
     people = Pseudonyms.load(homes.gateway.config.audit.pseudonym_key)

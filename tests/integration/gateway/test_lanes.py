@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import signal
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +17,11 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from penstock.components import MosquittoServer
+from penstock.components import MosquittoServer, processes
+from penstock.components.mosquitto import broker_command
+from penstock.definitions import read_text
+from penstock.gateway.connection.context import Cause
+from penstock.gateway.publishing.lanes import WAITS
 from penstock.mqtt import (
     FAILURE,
     PINGREQ,
@@ -29,10 +36,11 @@ from penstock.mqtt import (
 )
 from penstock.telemetry.metrics import REGISTRY
 from tests.support.gateway.clients import VERSIONS, Make, make_clients
+from tests.support.gateway.definitions import apply
 from tests.support.gateway.fixtures import BROKERS, AnyBroker
-from tests.support.gateway.harness import GatewayThread, run_gateway, share
+from tests.support.gateway.harness import GatewayThread, run_gateway, share, write_config
 from tests.support.gateway.pair import wait_until
-from tests.support.gateway.raw import RawClient
+from tests.support.gateway.raw import ClosedError, RawClient
 from tests.support.scale import scaled
 
 pytest_plugins = ("tests.support.gateway.fixtures",)
@@ -359,7 +367,7 @@ def test_who_only_publishes_has_no_connection_at_the_broker_until_it_does_more(
 
 
 @pytest.mark.needs("mosquitto")
-@pytest.mark.parametrize("kind", ["kept", "will", "earlier"])
+@pytest.mark.parametrize("kind", ["kept", "will", "earlier", "asks"])
 def test_who_has_a_session_or_a_will_at_the_broker_is_known_there(
     tmp_path: Path, mosquitto: MosquittoServer, kind: str
 ) -> None:
@@ -373,6 +381,7 @@ def test_who_has_a_session_or_a_will_at_the_broker_is_known_there(
                 "kept": {"clean": False, "expiry": 600},
                 "will": {"will": Will("t", b"gone")},
                 "earlier": {},
+                "asks": {"request_response_information": 1},
             }
             client.connect("sensor", **options[kind])
             assert _has_own(running, "sensor")
@@ -454,3 +463,236 @@ def test_clients_neither_hear_nor_forge_what_gateways_tell_each_other(
         mallory.settle()
         assert mallory.texts(quiet=0.2) == []
         assert one.do(lambda: "victim" in one.gateway.clients)
+
+
+class StrictMosquitto(MosquittoServer):
+    """A Mosquitto with limits of its own."""
+
+    limits: tuple[str, ...] = ("max_packet_size 20000",)
+
+    def start(self) -> None:
+        command = broker_command(self.folder, self.port)
+        with Path(command[-1]).open("a") as file:
+            file.write("\n".join(self.limits) + "\n")
+        self._process = processes.start(
+            command, log=self.folder / "mosquitto.log", ready=lambda: processes.accepts(self.port)
+        )
+
+
+GROWS = """
+kind: vocabulary
+name: grows
+payload: {b: string}
+---
+kind: stream
+name: grows
+from: [grows]
+fields: [{name: b, type: string}, {name: c, type: string}]
+---
+kind: transformation
+name: triples
+at: publication
+filter: grows
+stream: grows
+set: {c: t.payload.b + t.payload.b + t.payload.b}
+"""
+
+
+@pytest.fixture
+def strict(tmp_path: Path) -> Iterator[StrictMosquitto]:
+    with StrictMosquitto(tmp_path / "strict") as server:
+        yield server
+
+
+@BROKERS
+@pytest.mark.parametrize("odd", ["\x01", "\x85", "\ufffe"])
+def test_a_client_identifier_that_a_broker_refuses_ends_no_lane(
+    gateway: GatewayThread, make: Make, topic: str, odd: str
+) -> None:
+    """What the broker keeps names its publisher: Mosquitto closes a connection over such a name."""
+    before = value("penstock_gateway_lanes_lost_total")
+    reader, steady = make(), make()
+    reader.subscribe(topic)
+    with RawClient(gateway.port) as client, suppress(ClosedError, OSError):
+        client.connect(f"mallory{odd}")
+        for _ in range(3):
+            client.publish(topic, b"odd", retain=True)
+        client.settle()
+    steady.publish(topic, b"steady")
+    steady.settle()
+    reader.settle()
+    assert (topic, b"steady") in reader.texts(1)
+    assert value("penstock_gateway_lanes_lost_total") == before
+
+
+@pytest.mark.needs("mosquitto")
+def test_what_is_beyond_the_limits_of_a_broker_ends_no_lane(
+    tmp_path: Path, strict: StrictMosquitto
+) -> None:
+    """Neither a size just below or above its limit, nor a long name, nor what a message becomes."""
+    before = value("penstock_gateway_lanes_lost_total")
+    shared = share(tmp_path)
+    apply(
+        write_config(tmp_path / "1", strict.port, **shared),
+        list(read_text(GROWS, "rules").documents),
+    )
+    with (
+        run_gateway(tmp_path / "1", strict.port, {"lanes": 2}, **shared) as one,
+        run_gateway(tmp_path / "2", strict.port, {"lanes": 2}, **shared) as two,
+        RawClient(one.port) as steady,
+    ):
+        assert one.gateway.lanes.ready
+        steady.connect("steady")
+        assert not _has_own(one, "steady")
+        for running in (one, two):
+            for size in (7_000, 8_600, 8_800, 9_700, 12_000, 17_900, 18_500, 30_000):
+                with RawClient(running.port) as client, suppress(ClosedError, OSError):
+                    client.connect("mallory")
+                    client.publish("t", b"x" * size)
+                    client.publish("t", b"x" * size, content_type="y" * 4_000)
+                    client.settle()
+            for size in (1_000, 1_025, 19_000, 40_000):
+                with RawClient(running.port) as client, suppress(ClosedError, OSError):
+                    client.connect("m" * size)
+                    client.publish("t", b"1")
+                    client.settle()
+            for size in (1_000, 6_000):
+                with RawClient(running.port) as client, suppress(ClosedError, OSError):
+                    client.connect("grower")
+                    client.publish("grows", b'{"b": "%b"}' % (b"x" * size))
+                    client.settle()
+        steady.send(PINGREQ)
+        steady.expect(Pingresp)
+        assert not _has_own(one, "steady")
+        assert one.gateway.lanes.ready
+    assert value("penstock_gateway_lanes_lost_total") == before
+
+
+@pytest.mark.needs("mosquitto")
+def test_a_broker_that_reads_too_slowly_stops_who_publishes_over_its_lane_and_nobody_else(
+    tmp_path: Path, mosquitto: MosquittoServer
+) -> None:
+    with (
+        run_gateway(tmp_path, mosquitto.port, {"lanes": 2}) as running,
+        RawClient(running.port) as reader,
+        RawClient(running.port) as busy,
+        RawClient(running.port) as quiet,
+    ):
+        lanes = running.gateway.lanes
+        names = [f"sensor-{number}" for number in range(20)]
+        other = next(it for it in names if lanes.of(it) is not lanes.of("sensor-0"))
+        reader.connect("reader")
+        reader.subscribe("t/#", qos=0)
+        busy.connect("sensor-0")
+        quiet.connect(other)
+        waits, lost = (
+            value(f"penstock_gateway_lane_{it}_total") for it in ("waits", "messages_lost")
+        )
+        enough = threading.Event()
+        sent: list[bytes] = []
+
+        def flood() -> None:
+            while not enough.is_set():
+                sent.append(b"%d " % len(sent) + b"x" * 20_000)
+                busy.publish("t/busy", sent[-1])
+
+        os.kill(mosquitto.pid, signal.SIGSTOP)
+        flooding = threading.Thread(target=flood)
+        try:
+            flooding.start()
+            wait_until(lambda: value("penstock_gateway_lane_waits_total") > waits)
+            # Whoever takes the other lane publishes on; who does not publish notices nothing.
+            for number in range(50):
+                quiet.publish("t/quiet", b"%d" % number)
+            for client in (quiet, reader):
+                client.send(PINGREQ)
+                client.expect(Pingresp)
+            held = running.do(lambda: [_is_held(running, it) for it in ("sensor-0", other)])
+        finally:
+            enough.set()
+            os.kill(mosquitto.pid, signal.SIGCONT)
+            flooding.join()
+        assert held == [True, False]
+        for client in (busy, quiet):
+            client.publish("t/end", b"end")
+        got: dict[str, list[int]] = {"t/busy": [], "t/quiet": [], "t/end": []}
+        while len(got["t/end"]) < 2:
+            message = reader.expect(Publish)
+            got[message.topic].append(int(message.payload.split()[0].replace(b"end", b"0")))
+        assert got["t/quiet"] == list(range(50))
+        # A reader that is too slow is not sent everything, but nothing out of place.
+        assert got["t/busy"] == sorted(set(got["t/busy"]))
+        assert value("penstock_gateway_lane_messages_lost_total") == lost
+        assert not running.do(lambda: _is_held(running, "sensor-0"))
+
+
+def _is_held(running: GatewayThread, client_id: str) -> bool:
+    client = running.gateway.clients[client_id]
+    return WAITS in client._holds
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.parametrize("how", ["kick", "revoke"])
+def test_of_who_is_sent_away_while_the_broker_stands_still_nothing_that_waited_passes(
+    tmp_path: Path, mosquitto: MosquittoServer, how: str
+) -> None:
+    with (
+        run_gateway(tmp_path, mosquitto.port, {"lanes": 1}) as running,
+        RawClient(running.port) as reader,
+        RawClient(running.port) as mallory,
+        RawClient(running.port) as steady,
+    ):
+        reader.connect("reader")
+        reader.subscribe("t", qos=0)
+        mallory.connect("mallory")
+        steady.connect("steady")
+        waits = value("penstock_gateway_lane_waits_total")
+        os.kill(mosquitto.pid, signal.SIGSTOP)
+        sent = 0
+        mallory.socket.settimeout(1)
+        try:
+            with suppress(TimeoutError):
+                while True:
+                    mallory.publish("t", b"%d " % sent + b"x" * 20_000)
+                    sent += 1
+            assert value("penstock_gateway_lane_waits_total") > waits
+            client = running.gateway.clients["mallory"]
+            before = value("penstock_gateway_lane_messages_lost_total")
+            running.do(client.kick if how == "kick" else lambda: client.end(Cause.REVOKED))
+            recalled = value("penstock_gateway_lane_messages_lost_total") - before
+        finally:
+            os.kill(mosquitto.pid, signal.SIGCONT)
+        assert recalled > 0
+        steady.publish("t", b"-1")
+        numbers = [int(reader.expect(Publish).payload.split()[0])]
+        while numbers[-1] >= 0:
+            numbers.append(int(reader.expect(Publish).payload.split()[0]))
+        passed = numbers[:-1]
+        assert passed == sorted(set(passed))
+        assert len(passed) <= sent - recalled
+        steady.settle()
+        reader.settle()
+        assert reader.texts(quiet=0) == []
+
+
+@pytest.mark.needs("mosquitto")
+def test_with_a_broker_that_keeps_nothing_clients_publish_by_themselves(tmp_path: Path) -> None:
+    """Gateways find each other by what the broker keeps: there are no lanes then."""
+
+    class Forgetful(StrictMosquitto):
+        limits = ("retain_available false",)
+
+    with (
+        Forgetful(tmp_path / "broker") as broker,
+        run_gateway(tmp_path, broker.port, {"lanes": 2}) as running,
+    ):
+        wait_until(lambda: running.do(lambda: running.gateway.peers.refused))
+        for _ in range(2):
+            with RawClient(running.port) as client, RawClient(running.port) as reader:
+                assert reader.connect("reader").reason == 0
+                reader.subscribe("t")
+                assert client.connect("sensor").properties.retain_available == 0
+                assert _has_own(running, "sensor")
+                client.publish("t", b"1")
+                assert reader.texts(1, quiet=0) == [("t", b"1")]
+        assert not running.gateway.lanes.ready

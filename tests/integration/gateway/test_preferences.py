@@ -24,6 +24,24 @@ WEARER = """
 ---
 {kind: attributes, name: "client:watch", values: {}, on_behalf_of: pat}
 """
+TURNED = """
+kind: stream
+name: raw
+from: [raw/pulse]
+fields: [{name: pulse, type: int}]
+---
+kind: stream
+name: worn
+from: [worn/pulse]
+fields: [{name: pulse, type: int}]
+---
+kind: transformation
+name: worn
+at: publication
+filter: raw/pulse
+stream: raw
+into: {topic: worn/pulse, stream: worn, keep: false}
+"""
 PREFERENCE = """
 {kind: preference, name: pat, user: pat, filter: worn/#, when: 's.uid == "ward"'}
 """
@@ -65,4 +83,29 @@ def test_what_was_retained_before_the_first_preference_keeps_to_it(
             for client in (ward, reader):
                 client.subscribe("worn/#", qos=1)
             assert ward.texts(1) == [("worn/pulse", b"80")]
+            assert reader.texts() == []
+
+
+def test_what_a_retained_message_was_turned_into_keeps_to_it_as_well(
+    mosquitto: MosquittoServer, tmp_path: Path
+) -> None:
+    passwords = write_passwords(tmp_path / "passwords", USERS)
+    settings = {"authentication": {"passwords": str(passwords)}}
+    with run_gateway(tmp_path / "g", mosquitto.port, settings) as gateway:
+
+        def login(user: str) -> RawClient:
+            client = RawClient(gateway.port)
+            assert not client.connect(user, username=user, password=USERS[user].encode()).reason
+            return client
+
+        apply(gateway.config, [*read_text(WEARER).documents, *read_text(TURNED).documents])
+        wait_until(lambda: gateway.gateway.rules.epoch == 1)
+        with login("watch") as sender:
+            assert not sender.publish("raw/pulse", b'{"pulse": 80}', qos=1, retain=True).reason
+        apply(gateway.config, list(read_text(PREFERENCE).documents))
+        wait_until(lambda: gateway.gateway.rules.epoch == 2)
+        with login("ward") as ward, login("reader") as reader:
+            for client in (ward, reader):
+                client.subscribe("worn/#", qos=1)
+            assert ward.texts(1) == [("worn/pulse", b'{"pulse":80}')]
             assert reader.texts() == []

@@ -17,10 +17,11 @@ from penstock.config import defaults
 from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
 from penstock.eventlog import EventLog
+from penstock.eventlog.erasure import ask_to_forget, is_asked
 from penstock.model.document import Document
 from penstock.pipeline.anonymizers.stateful import find_opted_out
 from penstock.pipeline.records.columns import SUBJECT
-from penstock.pipeline.records.opt_outs import REFUSED, OptOuts, mark_subjects
+from penstock.pipeline.records.opt_outs import ERASED, REFUSED, OptOuts, mark_subjects
 from penstock.pipeline.service.control import Control
 from penstock.pipeline.sinks.published import read_published
 from penstock.store.consent import Choice, ConsentBook
@@ -94,6 +95,51 @@ def test_who_opted_out_is_left_out_from_then_on(spark: SparkSession, tmp_path: P
         last = control.view(name).last()
         assert last is not None
         assert (last.totals.read, last.totals.published, last.totals.rejected) == (6, 5, 1)
+
+
+def test_who_is_erased_is_forgotten_among_what_a_view_holds_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+
+    settings = defaults(tmp_path, {}).pipeline.model_copy(update={"interval": 0.1})
+    topic = EventLog(settings.event_log).topic("s")
+    held = Document("view", "held", {"stream": "s", "anonymizers": GROUPED,
+                    "accept_risk": ["identifier:pid"]})  # fmt: skip
+    definitions = DefinitionSet.build([Document("stream", "s", STREAM), held])
+    manager = Manager(spark, settings, lambda: definitions, consent=lambda: OptOuts(marks=MARKS))
+    view = manager.control.view("held")
+    manager.control.change("held", "start")
+    stop = threading.Event()
+    thread = threading.Thread(target=manager.run, args=(stop,), daemon=True)
+    thread.start()
+
+    def admit(*pids: int) -> None:
+        topic.append([json.dumps({"pid": it, "age": it}).encode() for it in pids])
+        wait_for(lambda: (it := view.last()) is not None and it.totals.read == topic.next_offset)
+
+    def count_held() -> int:
+        last = view.last()
+        return last.held if last is not None else 0
+
+    try:
+        admit(1)
+        assert count_held() == 1
+        # Nothing comes in meanwhile: the view does it by itself.
+        ask_to_forget(view.folder, "r1", MARKS.number("1"))
+        wait_for(lambda: not is_asked(view.folder, "r1"))
+        assert count_held() == 0
+        admit(1)  # who comes back is somebody new
+        ask_to_forget(view.folder, "r2", MARKS.number("2"))
+        wait_for(lambda: not is_asked(view.folder, "r2"))
+        admit(3)
+    finally:
+        stop.set()
+        thread.join(SOON)
+    manager.control.change("held", "stop")
+    manager.run_once()
+    assert sorted(row["pid"] for row in read_published(view)) == [1, 3]
+    assert list(view.dead_letters()) == [{"offset": 0, "reason": ERASED}]
 
 
 def test_nothing_is_published_while_opt_outs_are_not_known(

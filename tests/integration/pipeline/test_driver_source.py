@@ -112,9 +112,9 @@ def test_signals_come_with_the_batch_that_noted_them(spark: SparkSession, tmp_pa
     digest = _save(folder, numbers)
     told = iter(
         [
-            {"order": 1, "opted_out": digest, "clock": 0, "flush": False},
-            {"order": 2, "opted_out": digest, "clock": 12, "flush": True},
-            {"order": 3, "opted_out": "", "clock": 0, "flush": False},
+            {**NOTHING, "order": 1, "opted_out": digest},
+            {**NOTHING, "order": 2, "opted_out": digest, "clock": 12, "flush": True},
+            {**NOTHING, "order": 3, "erased": [-5, 6]},
         ]
     )
     asked: list[Offset] = []
@@ -129,7 +129,11 @@ def test_signals_come_with_the_batch_that_noted_them(spark: SparkSession, tmp_pa
         tmp_path / "checkpoint",
         lambda it, _: found.append([tuple(row) for row in it.collect()]),
     )
-    assert found == [[(1, numbers, None, False)], [(2, None, 12, True)], [(3, [], None, False)]]
+    assert found == [
+        [(1, numbers, None, None, False)],
+        [(2, None, None, 12, True)],
+        [(3, [], [-5, 6], None, False)],
+    ]
     assert asked[0] == NOTHING
     assert [it["order"] for it in asked] == [0, 1, 2, 3]
 

@@ -21,6 +21,7 @@ from penstock.definitions.set import DefinitionSet
 from penstock.definitions.views import find_plan
 from penstock.gateway.authorization.delivery_check import DecisionCache
 from penstock.gateway.broker import PUBLISHER
+from penstock.gateway.publish_result import PublishResult
 from penstock.gateway.session import Session
 from penstock.masks import Rejected
 from penstock.model import kinds
@@ -73,6 +74,12 @@ fields:
 - {name: patient, type: string, category: identifier}
 - {name: pulse, type: int, category: sensitive}
 - {name: note, type: string, optional: true}
+---
+kind: stream
+name: report
+fields:
+- {name: pulse, type: int}
+- {name: note, type: string, optional: true}
 """
 RULES_TEXT = """
 {kind: policy, name: nurses, subject: "group:nurses", filter: home/+/vitals, allow: read}
@@ -117,17 +124,60 @@ filter: home/+/vitals
 stream: vitals
 exempt: ["user:ann"]
 anonymizers: [{anonymizer: suppression, keys: [note]}]
+---
+kind: transformation
+name: at-source
+at: publication
+order: 1
+filter: home/+/vitals
+stream: vitals
+except_during: {plan: help, about: o.patientId}
+anonymizers: [{anonymizer: suppression, keys: [note]}]
+---
+kind: transformation
+name: reports
+at: publication
+order: 2
+filter: home/+/vitals
+stream: vitals
+when: t.payload.pulse > 10
+into: {topic: "reports/{pulse}", stream: report, keep: false}
+---
+kind: transformation
+name: vague-reports
+filter: reports/+
+stream: report
+when: t.payload.pulse > 15
+remove: [pulse]
+---
+{kind: policy, name: reports, subject: "group:nurses", filter: reports/#, allow: read}
 """
 RULES = RULES_TEXT.split("---")
 TOPIC = "home/p-17/vitals"
 
 
-def deliver(checks: Checks, user: str, purpose: str | None, payload: bytes) -> bytes | None:
+Leaving = dict[str, bytes]
+
+
+def publish(checks: Checks, payload: bytes) -> Leaving:
+    """Return what a gateway publishes of a message: payloads by topic."""
+    made = checks.publication.reshape_own(TOPIC, payload)
+    if made is None:
+        return {TOPIC: payload}
+    if isinstance(made, PublishResult):
+        return {}
+    own = {} if made.payload is None else {TOPIC: made.payload}
+    return own | dict(made.copies)
+
+
+def deliver(
+    checks: Checks, user: str, purpose: str | None, topic: str, payload: bytes
+) -> bytes | None:
     """Return what a subscriber gets of a message; None: nothing."""
     session = Session(user, user, 0)
-    number = checks.subscribe(session, "home/+/vitals", purpose)
-    packet = delivered(TOPIC, number, stamp=((PUBLISHER, ANONYMOUS),), payload=payload)
-    made = DecisionCache(checks.delivery).decide(session, packet, (TOPIC, packet.properties.raw))
+    number = checks.subscribe(session, "#", purpose)
+    packet = delivered(topic, number, stamp=((PUBLISHER, ANONYMOUS),), payload=payload)
+    made = DecisionCache(checks.delivery).decide(session, packet, (topic, packet.properties.raw))
     checks.rules.engine.end_session(user)
     if made.properties is None:
         return None
@@ -159,24 +209,35 @@ def test_the_matrix_says_what_a_gateway_delivers(
     for situation, scenario, word in list_situations(definitions):
         checks.detection.board.fill([(scenario, "p-17", word)] if scenario else [])
         checks.rules.generation += 1
+        left = publish(checks, example.payload)
+        assert {it.source for it in cells if it.situation == situation} == {TOPIC, *left}
         for subject in ("ann", "bob", "dan", ANONYMOUS):
             for purpose in (None, "care", "research"):
-                told = {
-                    it.attribute: it.degree
-                    for it in cells
-                    if (it.subject, it.purpose, it.situation) == (subject, purpose, situation)
-                }
-                got = deliver(checks, subject, purpose, example.payload)
-                after = json.loads(got) if got is not None else None
-                expected = {name: _degree(name, before, after) for name in before}
-                assert told == expected, (subject, purpose, situation, rules)
-                seen += 1
-    assert seen == 24
+                for topic in {TOPIC, *left}:
+                    told = {
+                        it.attribute: it.degree
+                        for it in cells
+                        if (it.subject, it.purpose, it.situation, it.source)
+                        == (subject, purpose, situation, topic)
+                    }
+                    got = (
+                        deliver(checks, subject, purpose, topic, left[topic])
+                        if (topic in left)
+                        else None
+                    )
+                    after = json.loads(got) if got is not None else None
+                    names = before if topic == TOPIC else json.loads(left[topic])
+                    expected = {name: _degree(topic, name, before, after) for name in names}
+                    assert told == expected, (subject, purpose, situation, rules)
+                    seen += 1
+    assert seen >= 24
 
 
-def _degree(name: str, before: dict[str, Any], after: dict[str, Any] | None) -> str:
+def _degree(topic: str, name: str, before: dict[str, Any], after: dict[str, Any] | None) -> str:
     if after is None:
         return "none"
+    if topic == TOPIC and name == "patient":
+        return "full"  # the topic tells it, whatever the payload says
     if name not in after:
         return "removed"
     return "full" if after[name] == before[name] else "changed"

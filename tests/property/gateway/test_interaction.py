@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from penstock.definitions import DefinitionSet, read_text
 from penstock.errors import InvalidError
 from penstock.gateway.authorization.delivery_check import DecisionCache
+from penstock.gateway.publish_result import PublishResult
 from penstock.gateway.session import Session
 from penstock.model.document import Document
 from penstock.model.topics import matches
+from penstock.mqtt import Publish
 from tests.support.gateway.authorization import Checks, delivered
 from tests.support.scale import scaled
 
@@ -323,3 +326,55 @@ def test_subscribers_get_what_a_plain_model_says(
         if isinstance(expected, tuple) and expected[0] == "elsewhere":
             expected = None  # nobody has subscribed to it
         assert got == expected, (topic, content, user, held, [dict(it.body) for it in rules])
+
+
+publications = st.lists(
+    st.tuples(
+        st.sampled_from(["w/p/a", "w/q/a", "other"]),
+        st.one_of(bodies.map(lambda it: json.dumps(it).encode()), st.just(b"")),
+        st.booleans(),
+        st.sampled_from(["ann", "bob", None]),
+    ),
+    min_size=4,
+    max_size=12,
+)
+CONFORMING = """
+{kind: stream, name: typed, from: [other], conform: true, fields: [{name: n, type: int}]}
+"""
+
+
+@settings(max_examples=scaled(60), deadline=None)
+@given(
+    st.lists(transformations, max_size=2),
+    publications,
+    situations,
+    st.booleans(),
+)
+def test_what_is_remembered_of_a_topic_holds_for_every_message(
+    changes: list[dict[str, Any]],
+    sent: list[tuple[str, bytes, bool, str | None]],
+    held: dict[str, str],
+    typed: bool,  # noqa: FBT001
+) -> None:
+    """A publisher's later messages pass unseen: an empty one must not open the way for them."""
+    documents = [*DOCUMENTS, *(read_text(CONFORMING).documents if typed else ())]
+    rules: list[Document] = []
+    for at, it in enumerate(changes):
+        drawn = transformation(at, it)
+        rule = replace(drawn, body={**drawn.body, "at": "publication"})
+        if is_valid([*documents, *rules, rule]):
+            rules.append(rule)
+    checks = Checks([*documents, *rules])
+    checks.detection.board.fill([("alert", who, which) for who, which in held.items()])
+    users = ("ann", "bob", None)
+    sessions = {it: Session(f"{it}:1", it or "anonymous", 0) for it in users}
+    remembered: set[tuple[str | None, str]] = set()
+    for topic, payload, retain, user in [*sent, *sent]:
+        packet = Publish.of(topic, payload, retain=retain)
+        result = checks.publication.publish(sessions[user], packet)
+        assert isinstance(result, PublishResult)
+        if (user, topic) in remembered:
+            assert result.accepted
+            assert result.reshaped is None
+        if result.lasting:
+            remembered.add((user, topic))

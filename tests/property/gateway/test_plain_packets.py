@@ -36,10 +36,33 @@ from tests.support.gateway.socketless import LineBroker, Socketless, delivery, t
 KNOWN = ["a/b", "a/c"]
 ODD = ["a/\x01", "!odd", "$x", "secret/x", "a/" + "long/" * 30]
 PAYLOADS = [b"", b"x", b"y", b"z" * 200, b"w" * 20_000]
-ODD_PROPERTIES = [Properties(content_type="t"), Properties(topic_alias=1)]
+PROPERTIES: dict[str, list[Any]] = {
+    "payload_format": [0, 1],
+    "message_expiry": [0, 60],
+    "content_type": ["t", "\x02"],
+    "response_topic": ["r/1", "!AP/a"],
+    "correlation_data": [b"", b"c" * 200],
+    "user": [
+        (("k", "v"),),
+        (("k", "1"), ("k", "2")),
+        (("k", "v" * 300),),
+        (("purpose-aip", "elsewhere"),),
+        (("penstock-publisher", "somebody else"), ("k", "v")),
+    ],
+}
+"""All that a PUBLISH may have in both directions, in values that are dealt with differently."""
 COPIES = [[[1]], [[2]], [[1, 2]], [[1], [2]], [[3], [1]], [[9]]]
 seeds = st.integers(0, 1 << 32).map(Random)
 """Drawn by number: shrinking helps little here, and evenly drawn packets meet each other more."""
+
+
+def properties(drawn: Random) -> Properties:
+    """Draw any combination of properties, mostly none."""
+    if drawn.random() < 0.7:
+        return Properties()
+    share = drawn.choice([0.2, 0.5, 1.0])
+    names = [it for it in PROPERTIES if drawn.random() < share]
+    return Properties(**{it: drawn.choice(PROPERTIES[it]) for it in names})
 
 
 def publication(drawn: Random, qualities: Sequence[int]) -> Packet:
@@ -54,7 +77,7 @@ def publication(drawn: Random, qualities: Sequence[int]) -> Packet:
         packet_id=drawn.randint(1, 6) if qos else 0,
         retain=drawn.random() < 0.2,
         dup=bool(qos) and drawn.random() < 0.2,
-        properties=drawn.choice(ODD_PROPERTIES) if drawn.random() < 0.2 else Properties(),
+        properties=Properties(topic_alias=1) if drawn.random() < 0.03 else properties(drawn),
     )
 
 
@@ -65,12 +88,15 @@ def deliveries(drawn: Random) -> list[Packet]:
         return [drawn.choice(kinds)]
     qos = drawn.choice([0, 0, 0, 1, 1, 2])
     topic = drawn.choice(ODD if drawn.random() < 0.1 else KNOWN)
-    payload = drawn.choice(PAYLOADS)
+    payload, said = drawn.choice(PAYLOADS), properties(drawn)
+    retain = drawn.random() < 0.2
     return [
         delivery(
             topic,
             *numbers,
             payload=payload,
+            retain=retain,
+            said=said,
             qos=qos,
             packet_id=drawn.randint(1, 6) if qos else 0,
             dup=bool(qos) and drawn.random() < 0.2,

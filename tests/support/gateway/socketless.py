@@ -27,6 +27,7 @@ from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.session import Session
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import (
+    NO_PROPERTIES,
     V5,
     Connack,
     Connect,
@@ -212,10 +213,16 @@ def delivery(
     qos: int = 0,
     packet_id: int = 0,
     dup: bool = False,
+    retain: bool = False,
+    said: Properties = NO_PROPERTIES,
 ) -> Publish:
     """Make a message as the broker delivers it: under numbers of subscriptions, stamped."""
-    properties = Properties(subscription_identifiers=numbers, user=((PUBLISHER, "somebody"),))
-    return Publish.of(topic, payload, qos=qos, packet_id=packet_id, dup=dup, properties=properties)
+    properties = replace(
+        said, subscription_identifiers=numbers, user=(*said.user, (PUBLISHER, "somebody"))
+    )
+    return Publish.of(
+        topic, payload, qos=qos, packet_id=packet_id, dup=dup, retain=retain, properties=properties
+    )
 
 
 class LineBroker:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.access import AccessDefinitions, find_right, find_subjects
 from penstock.definitions.authorizer import RoleContext, make_authorizer
+from penstock.definitions.roles import SUBJECT_KINDS
+from penstock.model.definition import KINDS, Reference
 from penstock.model.document import Document, Key
+from penstock.model.role_terms import ROLE_PREFIX
 from penstock.policy.access.objects import Message
 from penstock.policy.request import make_request
 from tests.support.scale import scaled
@@ -113,6 +117,45 @@ def test_domains_bindings_and_values_as_subjects() -> None:
     assert not ask(house, "eve", "home/p9/bed")
     moved = Document("attributes", "user:nell", {"values": {"ward": "w2"}})
     assert not ask(house.change([moved]), "nell", "home/p9/bed")
+
+
+@pytest.mark.parametrize("who", ['role:nurse("w1")', 'role:nurse( "w1" )', "role:nurse(_)"])
+def test_restrictions_and_transformations_are_for_roles_with_values(who: str) -> None:
+    """What limits somebody by a value of a role limits them, and nobody else."""
+    house = build()
+    masks = [{"anonymizer": "suppression", "keys": ["pulse"]}]
+    changed = {"filter": "home/+/bed", "stream": "s", "anonymizers": masks}
+    for kind, body in (
+        ("restriction", {"filter": "home/+/bed", "deny": "true"}),
+        ("transformation", changed),
+    ):
+        fields = [{"name": "pulse", "type": "string"}]
+        more = [Document("stream", "s", {"fields": fields})]
+        for others, meant in ((who, True), ('role:nurse("w2")', False)):
+            rule = Document(kind, "rule", {**body, "subject": others})
+            spared = Document(kind, "rule", {**body, "exempt": [others]})
+            for document, applies in ((rule, meant), (spared, not meant)):
+                authorizer = make_authorizer(house.change([*more, document]))
+                decision = authorizer.authorize(make_request("home/p9/bed", user="nell"))
+                left_alone = decision.allowed and decision.reshaping is None
+                assert left_alone is not applies, (kind, document.body)
+
+
+def test_every_kind_that_names_roles_as_subjects_is_known() -> None:
+    """Who has a role with values is found by the texts that definitions mean them by."""
+
+    def markers(annotation: Any) -> Iterator[Any]:
+        yield from getattr(annotation, "__metadata__", ())
+        for inner in get_args(annotation):
+            yield from markers(inner)
+
+    naming = set()
+    for kind, model in KINDS.items():
+        hints = get_type_hints(model, include_extras=True)
+        named = (it for hint in hints.values() for it in markers(hint))
+        if any(isinstance(it, Reference) and it.prefix == ROLE_PREFIX for it in named):
+            naming.add(kind)
+    assert naming | {"authorisation-rule"} == SUBJECT_KINDS
 
 
 def test_preferences_name_roles() -> None:

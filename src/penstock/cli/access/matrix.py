@@ -47,6 +47,7 @@ NO_PURPOSE: Final = "none"
 @click.option(
     "--payload", default="{}", metavar="JSON", help="Fields of the example that are not made up."
 )
+@click.option("--publisher", metavar="USER", help="Who publishes the examples; else nobody known.")
 @click.option("--all", "everything", is_flag=True, help="Show who sees nothing, too.")
 @click.option(
     "--html",
@@ -62,6 +63,7 @@ def command(
     topics: tuple[str, ...],
     purposes: tuple[str, ...],
     payload: str,
+    publisher: str | None,
     everything: bool,
     page: Path | None,
     as_json: bool,
@@ -69,9 +71,9 @@ def command(
     """Show who sees which attribute of which stream, for which purpose, in which situation.
 
     Each row is what a gateway does with an example message of the stream, masks and
-    transformations included, or what a view leaves of it for those who may read the view at
-    Kafka. In a situation it is the people of the example who are in it. Opt-outs are not looked at:
-    ask `check` about a person.
+    transformations included, and with what it is turned into on publication, or what a view leaves
+    of it for those who may read the view at Kafka. In a situation it is the people of the example
+    who are in it. Opt-outs are not looked at: ask `check` about a person.
     """
     from penstock.definitions.access_matrix import Question, make_examples, make_matrix
     from penstock.definitions.authorizer import authorizer_of
@@ -92,6 +94,7 @@ def command(
         tuple(None if it == NO_PURPOSE else it for it in purposes),
         given,
         environment,
+        publisher,
     )
     examples = make_examples(definitions, question)
     # Masks that hash need some key; what they leave of an attribute does not depend on which.
@@ -116,9 +119,11 @@ def _list_views(
     """Yield what those see of views who may read them at Kafka."""
     from penstock.definitions.access_matrix import ORDINARY, Cell, list_subjects, look_at_view
     from penstock.kafka import WantedAccess
+    from penstock.model.kinds import View
 
     access = WantedAccess(definitions)
-    for name, view in sorted(access.views.items()):
+    # What a view takes from a transformation is in the definitions, not in what Kafka is told.
+    for name, view in definitions.of(View).items():
         if streams and view.stream not in streams:
             continue
         left = look_at_view(definitions, view)
@@ -157,8 +162,13 @@ def _render(target: Console, cells: list[Cell], examples: list[Example], epoch: 
         made.add_row(subject, source, purpose, situation, told)
     target.print(made if cells else "nobody sees anything")
     for it in examples:
-        target.print(f"example of {it.stream}: {it.topic} {it.payload.decode()}", style="dim")
+        told = f"example of {it.stream}{_remark(it)}: {it.topic} {it.payload.decode()}"
+        target.print(told, style="dim")
     target.print(f"under epoch {epoch}", style="dim")
+
+
+def _remark(example: Example) -> str:
+    return ", where none of the others becomes one" if example.converted else ""
 
 
 _PAGE: Final = """<!DOCTYPE html>
@@ -190,7 +200,7 @@ def _write_page(cells: list[Cell], examples: list[Example], epoch: int) -> str:
         heads = "".join(f"<td>{escape(str(it))}</td>" for it in names)
         rows.append(f"<tr>{heads}<td>{told}</td></tr>")
     shown = [
-        f"<li>{escape(it.stream)}: <code>{escape(it.topic)}</code> "
+        f"<li>{escape(it.stream + _remark(it))}: <code>{escape(it.topic)}</code> "
         f"<code>{escape(it.payload.decode())}</code></li>"
         for it in examples
     ]

@@ -192,8 +192,9 @@ def prune_log(dry_run: bool, as_json: bool) -> None:
     """Remove entries that are older or more than the settings keep; needs the signing key.
 
     `audit.keep` and `audit.entries` are for grants, commands and changes, `audit.denials_keep`
-    and `audit.denials_entries` for denials. A signed entry says what was pruned, and `penstock
-    audit verify` goes on proving the rest. Running gateways do the same by themselves.
+    and `audit.denials_entries` for denials and notes of changed messages. A signed entry says
+    what was pruned, and `penstock audit verify` goes on proving the rest. Running gateways do
+    the same by themselves.
     """
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pruning import Retention, plan_pruning, prune

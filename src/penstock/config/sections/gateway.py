@@ -322,7 +322,7 @@ NotationWord = Annotated[
     str,
     Field(
         max_length=80,
-        pattern=r"^(prefix|reserve|access|intended|advertise|administer|presubscribe|setting|clear|reset"
+        pattern=r"^(prefix|reserve|access|intended|advertise|define|administer|presubscribe|setting|clear|reset"
         r"|persist|reload|tree|combined|affected|rest|one|opening|closing|divider|separator)"
         r"=[^/+#\x00]+$",
     ),

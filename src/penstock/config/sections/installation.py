@@ -141,11 +141,11 @@ class AuditSettings(Settings):
         10_000_000, "The most of them that are kept; the oldest go first."
     )
     denials_keep: Annotated[Duration, Field(ge=3600, le=36_500 * 86_400)] = setting(
-        "366d", "How long denials are kept."
+        "366d", "How long denials, and notes of messages that were changed, are kept."
     )
     denials_entries: Annotated[int, Field(ge=1000, le=10**12)] = setting(
         2_000_000,
-        "The most denials that are kept; the oldest go first, and never an entry of another kind "
+        "The most of them that are kept; the oldest go first, and never an entry of another kind "
         "in their place.",
     )
     prune_every: Annotated[Duration, Field(ge=1, le=1800)] = setting(

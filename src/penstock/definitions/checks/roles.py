@@ -11,6 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from penstock.definitions.checks.vocabularies import scope_of
 from penstock.errors import InvalidError, Problem, quote
@@ -22,6 +23,8 @@ from penstock.model.role_terms import Path, RoleTerm, parse_subject, parse_term
 
 Found = Iterator[tuple[Key, Problem]]
 Definitions = Mapping[Key, Definition]
+_EVERYBODYS: Final = {"s.uid", "s.cid"}
+"""Attributes that whoever logs in has."""
 
 
 def constraint_scope(scope: Scope, variables: Iterable[str]) -> Scope:
@@ -97,13 +100,34 @@ def _check_rule(
                 f"nothing gives {quote(name)} a value",
                 f"name it in a condition of `requires`, or write `bind: {{{name}: s.uid}}`",
             )
-    if not rule.requires and not rule.bind and rule.domain is None:
+    if not rule.requires and _means_everybody(rule, definitions, scope):
         what = "everybody who logs in would have the role"
         fix = 'name a condition; `- when: "true"` says that it is meant'
         yield Problem("requires", what, fix)
     for name, text in rule.bind.items():
         yield from _check_expression(f"bind.{name}", text, binding_scope(scope), STRING)
     yield from _check_conditions(rule, definitions, scope)
+
+
+def _means_everybody(rule: kinds.ActivationRule, definitions: Definitions, scope: Scope) -> bool:
+    """Tell whether a rule without conditions holds for whoever logs in."""
+    for text in rule.bind.values():
+        try:
+            read = compile_expression(text, binding_scope(scope), STRING).references
+        except InvalidError:
+            return False  # told already
+        if not set(read) <= _EVERYBODYS:
+            return False
+    if rule.domain is None:
+        return True
+    domains = [it for it in definitions.values() if isinstance(it, kinds.Domain)]
+    waiting, found = [rule.domain], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [it.name for it in domains if it.parent == name]
+    return any("anyone" in it.members for it in domains if it.name in found)
 
 
 def _check_conditions(

@@ -53,6 +53,7 @@ from penstock.policy.purposes.commands import ShowAffected, ShowCombined, parse_
 from penstock.policy.purposes.rights import OPEN_RIGHTS, CommandRights, PurposeClaims
 from penstock.policy.purposes.settings import Notation
 from penstock.policy.purposes.subscriptions import Subscription
+from penstock.policy.purposes.type_definitions import TypeGrant
 from penstock.store.purpose_state import Excepted
 from penstock.store.sessions import StoredSubscription
 from penstock.telemetry import get_logger
@@ -282,6 +283,11 @@ class GrantedRights:
             reserve=tuple(it for body in given for it in body.get("reserve", ())),
             presubscribe=tuple(it for body in given for it in body.get("presubscribe", ())),
             advertise=tuple(it for body in given for it in body.get("advertise", ())),
+            define=tuple(
+                TypeGrant(it["stream"], tuple(it["below"]))
+                for body in given
+                for it in body.get("define", ())
+            ),
             administer=any(body.get("administer", False) for body in given),
         )
 

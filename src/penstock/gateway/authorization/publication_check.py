@@ -19,7 +19,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.cep.engine import PreparedStep
 from penstock.cep.event_binding import Packet
@@ -56,6 +56,13 @@ from penstock.telemetry import get_logger
 _NOBODY: Final[Mapping[str, Any]] = {}
 
 _log = get_logger("gateway")
+
+
+class _Change(NamedTuple):
+    """What transformations make of a message on publication, and their names."""
+
+    made: Reshaped
+    rule: str
 
 
 class PublicationCheck:
@@ -95,21 +102,30 @@ class PublicationCheck:
     def reshape_own(self, topic: str, payload: bytes) -> Reshaped | PublishResult | None:
         """Return what transformations make of a message of the gateway's own; None: nothing."""
         rest = {"qos": 1, "retain": False, "size": len(payload)}
-        return self._reshape(PublishRequest(None, "", topic, payload, rest, self._place, None))
+        request = PublishRequest(None, "", topic, payload, rest, self._place, None)
+        reshaped = self._reshape(request)
+        if isinstance(reshaped, _Change):
+            self._note(request, reshaped)
+            return reshaped.made
+        return reshaped
 
-    def _reshape(
-        self,
-        request: PublishRequest,
-    ) -> Reshaped | PublishResult | None:
+    def _note(self, request: PublishRequest, change: _Change) -> None:
+        """Count a message that is published as transformations made it."""
+        publisher = Session(request.client, request.user or ANONYMOUS, 0)
+        self._denials.transformed(publisher, change.rule, "publication")
+
+    def _reshape(self, request: PublishRequest) -> _Change | PublishResult | None:
         """Return what transformations make of a message, or why it is denied; None: nothing."""
         authorizer = self._rules.authorizer
         interaction, access = authorizer.interaction, authorizer.access
         topic = request.topic
-        if not interaction.concerns("write", topic) or not request.payload:
+        if not interaction.concerns("write", topic):
             return None
         message = Message(
             topic, request.payload, user=request.user, client=request.client, rest=request.rest
         )
+        if message.is_empty:
+            return None
         now = self._clock.now()
         self.detection.catch_up(now)
         principal = access.principal(request.user, request.client)
@@ -124,9 +140,7 @@ class PublicationCheck:
             made = f"error {type(error).__name__}"
         if isinstance(made, str) or not self._is_welcome(topic, made):
             return PublishResult(PublishOutcome.DENIED, decision.rule)
-        publisher = Session(request.client, request.user or ANONYMOUS, 0)
-        self._denials.transformed(publisher, decision.rule, "publication")
-        return made
+        return _Change(made, decision.rule)
 
     def _is_welcome(self, topic: str, made: Reshaped) -> bool:
         """Say whether what transformations made can be published: no command, and not too long."""
@@ -173,17 +187,28 @@ class PublicationCheck:
             if not follower.asks:
                 return NO_LEADER
             refused = self._refuse_here(request, advertised=advertised)
-            return refused or self._submit(follower.submit(request), reshaped)
-        result = self._decide(request, watched=watched, advertised=advertised)._replace(
-            reshaped=reshaped
-        )
+            return refused or self._submit(follower.submit(request), request, reshaped)
+        result = self._decide(request, watched=watched, advertised=advertised)
+        result = self._with_change(result, request, reshaped)
         if detection.leader.pending and result.accepted:
             return self._when_replicated(result)
         return result
 
-    async def _submit(self, pending: PendingResult, reshaped: Reshaped | None) -> PublishResult:
+    async def _submit(
+        self, pending: PendingResult, request: PublishRequest, change: _Change | None
+    ) -> PublishResult:
         """Wait for the leader's word on a message that transformations have changed here."""
-        return (await pending)._replace(reshaped=reshaped)
+        return self._with_change(await pending, request, change)
+
+    def _with_change(
+        self, result: PublishResult, request: PublishRequest, change: _Change | None
+    ) -> PublishResult:
+        """Return a result with what is published instead, which counts where it may pass."""
+        if change is None:
+            return result
+        if result.accepted:
+            self._note(request, change)
+        return result._replace(reshaped=change.made)
 
     def publish_for(self, request: PublishRequest, submission: SubmissionId) -> PublishResult:
         """Decide on a message of another gateway's client, once."""

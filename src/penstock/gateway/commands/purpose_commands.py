@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from penstock.errors import PenstockError, UnavailableError, UsageError
+from penstock.errors import InvalidError, PenstockError, UnavailableError, UsageError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import PRESUBSCRIPTION, RESERVATION, SETTINGS, Rules
 from penstock.gateway.commands.state_commands import (
@@ -39,12 +39,14 @@ from penstock.gateway.commands.state_commands import (
 )
 from penstock.gateway.counters import Counters
 from penstock.model.document import Document, Key
+from penstock.model.kinds import Stream
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import Publish, ReasonCode
 from penstock.policy.purposes.commands import (
     Advertise,
     Clear,
     Command,
+    DefineType,
     Presubscribe,
     Reload,
     Reserve,
@@ -54,6 +56,7 @@ from penstock.policy.purposes.commands import (
     ShowCombined,
     ShowTree,
 )
+from penstock.policy.purposes.type_definitions import check_extension, check_room, explain_faults
 from penstock.store.audit.errors import TamperedError
 from penstock.store.definitions.documents import Snapshot
 from penstock.telemetry import get_logger
@@ -61,7 +64,9 @@ from penstock.telemetry import get_logger
 _SETTINGS = Key(SETTINGS, "default")
 _NAME_LIMIT = 256
 
-Edit = Reserve | Presubscribe | SetSetting
+_TYPE = Stream.kind
+
+Edit = Reserve | Presubscribe | SetSetting | DefineType
 """The commands that change single definitions."""
 
 
@@ -74,6 +79,10 @@ def list_wanted(command: Edit, stored: Mapping[Key, Document], tried: Wanted) ->
         case Reserve(filter=reserved, purposes=purposes):
             body = _reservation(purposes)
             return {Key(RESERVATION, reserved): _document(RESERVATION, reserved, body)}
+        case DefineType(stream=stream, body=said):
+            key = Key(_TYPE, stream)
+            check_extension(stored.get(key), said)
+            return {key: _document(_TYPE, stream, said)}
         case Presubscribe(client=whom, filter=text, ap=ap):
             return _presubscription(_held(PRESUBSCRIPTION, stored, tried), whom, text, ap)
         case SetSetting(name=name, value=value):
@@ -94,6 +103,8 @@ def describe(command: Edit) -> str:
     match command:
         case Reserve(filter=reserved, purposes=purposes):
             return f"{'released' if purposes is None else 'reserved'} {reserved[:_NAME_LIMIT]}"
+        case DefineType(stream=stream):
+            return f"defined the event type {stream[:_NAME_LIMIT]}"
         case Presubscribe(ap=ap):
             return "ended a presubscription" if ap is None else "presubscribed a client"
         case SetSetting(name=name, value=value):
@@ -130,6 +141,7 @@ ANSWER_BYTES = 1 << 20
 _WORDS = {
     Reserve: "reserve",
     Advertise: "advertise",
+    DefineType: "define",
     Presubscribe: "presubscribe",
     SetSetting: "set",
     Clear: "clear",
@@ -215,6 +227,8 @@ class PurposeCommands:
             case ShowAffected(filter=asked):
                 listed = self._show(islice(engine.affected(asked), _AFFECTED_LIMIT))
                 self._answer(sender, packet, _as_json(filter=asked, reservations=listed))
+            case DefineType():
+                return await self._define(sender, command)
             case Reserve() | Presubscribe() | SetSetting():
                 return await self._change(sender, command)
             case _:
@@ -231,6 +245,22 @@ class PurposeCommands:
             until = self._rules.clock() + command.seconds * 1_000
         if not held.put(client, command.filter, until):
             raise TooManyError("too many advertisements", fix="withdraw some, or name wider ones")
+
+    async def _define(self, sender: CommandSender, command: DefineType) -> bool:
+        """Store a type: for all gateways at once, as a definition that is applied."""
+        grants = self._rules.rights(sender.session).define
+
+        def want(stored: Mapping[Key, Document]) -> Wanted:
+            if grants:  # none are asked for in the open mode
+                there = (key.name for key in stored if key.kind == _TYPE)
+                check_room(grants, command.stream, there)
+            return list_wanted(command, stored, {})
+
+        try:
+            await self._store(sender, want, command)
+        except InvalidError as error:
+            raise explain_faults(command.stream, error) from None
+        return True
 
     def _show(
         self, found: Iterable[tuple[str, PurposeSet | None]]

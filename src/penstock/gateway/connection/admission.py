@@ -169,8 +169,6 @@ class Admission:
         if stamp is None:
             client.unacked.discard(packet.packet_id)
             return
-        if client.lane is None:
-            await client.settle_lane()
         kept = packet.properties.kept
         if result.reshaped is not None:
             made = await self._publish_copies(client, packet, result, stamp)
@@ -178,6 +176,9 @@ class Admission:
                 client.unacked.discard(packet.packet_id)
                 return
             packet, kept = made, made.properties.kept
+        # Meanwhile its lane may be lost, and what the message became may not fit it.
+        if not await client.choose_way(packet):
+            return
         client.pass_on(packet, kept + stamp)
         context.counters.messages_in += 1
         recorded = context.recorder.record(
@@ -196,13 +197,14 @@ class Admission:
         reshaped = result.reshaped or Reshaped(None)
         loop, publisher = self._context.loop, self._publisher
         restricted = stamp != client.stamp
+        told = stamp + client.origin(packet)
         done: list[asyncio.Future[None]] = []
         for topic, payload in reshaped.copies:
             taken = loop.create_future()
             if not publisher.send(
                 topic,
                 payload,
-                stamp,
+                told,
                 partial(_settle_once, taken),
                 retain=packet.retain,
                 restricted=restricted,

@@ -181,6 +181,11 @@ class ClientConnection(ClientReplies):
     def forward(self, packets: Iterator[Packet]) -> None:
         """Deal with packets of the client, in one step up to the first that must wait."""
 
+    @abstractmethod
+    async def choose_way(self, packet: Publish) -> bool:
+        """Leave the lane where a message does not fit it any more; say whether it can go on."""
+        ...
+
     # --- opening ---
 
     def take_connect(self, connect: Connect) -> None:

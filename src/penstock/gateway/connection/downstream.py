@@ -28,7 +28,7 @@ from itertools import chain
 from typing import Any, NamedTuple, cast
 
 from penstock.clock import boot_clock
-from penstock.gateway.broker import HEADROOM, is_ordinary, strip
+from penstock.gateway.broker import HEADROOM, SHARED_NAME_BYTES, is_ordinary, strip
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.client_connection import ClientConnection, Registry
@@ -76,7 +76,7 @@ _NOTHING_KNOWN: frozenset[str] = frozenset()
 _EARLY_BYTES = 65_536
 """After so much behind its CONNECT a client is not read any more until it is let in."""
 _LONG_PROPERTIES = 4_096
-_BESIDE = 4_096 + _LONG_PROPERTIES + HEADROOM
+_BESIDE = 4_096 + _LONG_PROPERTIES + HEADROOM + SHARED_NAME_BYTES
 """What a message on a lane has at most beside its payload and its stamp."""
 _TOO_LONG = "the payload is too long for the event log"
 
@@ -257,7 +257,7 @@ class Downstream(ClientConnection, asyncio.Protocol):
                 return
             room = 0
         else:
-            room = lane.largest - _BESIDE - len(stamp)
+            room = self._room(lane)
         laned: list[bytes] = []
         out: list[bytes] = []
         passed = 0
@@ -373,6 +373,10 @@ class Downstream(ClientConnection, asyncio.Protocol):
             if out:
                 own.write(out)
 
+    def _room(self, lane: Lane) -> int:
+        """Return how long a payload may be that goes over a lane."""
+        return lane.largest - _BESIDE - len(self.stamp)
+
     def _fits(self, lane: Lane, packet: Publish, room: int) -> bool:
         """Say whether a message may go over a lane: no broker may end it over this message."""
         properties = packet.properties
@@ -452,6 +456,15 @@ class Downstream(ClientConnection, asyncio.Protocol):
             case Disconnect():
                 self._leave(packet)
         return None
+
+    async def choose_way(self, packet: Publish) -> bool:
+        """Leave the lane where a message does not fit it any more; say whether it can go on."""
+        lane = self.lane
+        if lane is not None and not self._fits(lane, packet, self._room(lane)):
+            self.leave_lane()
+        if self.lane is None and (self.lane_mark or self.upstream is None):
+            await self._take_own()
+        return not self.ended
 
     async def _take_own(self) -> None:
         """Go on on the client's own connection, behind what it published over its lane."""

@@ -179,10 +179,12 @@ class Handshake:
 
     def _needs_no_session(self, client: ClientConnection) -> bool:
         """Say whether the broker need not know a client before it does more than publish."""
-        session, lanes = client.session, self._context.lanes
+        session, lanes, connect = client.session, self._context.lanes, client.connect
         lane = lanes.of(session.client_id)
-        fresh = client.connect.clean_start and not session.resumable and not session.counted
-        return fresh and lane is not None and lane.open and lanes.ready
+        fresh = connect.clean_start and not session.resumable and not session.counted
+        # What the broker has to say to this client alone, only its own CONNECT asks for.
+        asks = bool(connect.properties.request_response_information)
+        return fresh and not asks and lane is not None and lane.open and lanes.ready
 
     async def _open_without_broker(
         self, client: ClientConnection, assigned: str | None, offer: Offer

@@ -7,14 +7,16 @@
 
 Rules that hold here:
 - Whoever hands a message over has authorised and stamped it, and has made sure that a broker
-  takes it: one client's message must not end a lane for the others (`is_ordinary`).
+  takes it: one client's message must not end a lane for the others (`is_ordinary`). A client
+  whose identifier some broker refuses has no lane: messages may name it (`may_share`).
 - A client is pinned to a lane, so that its messages keep their order (MQTT5 4.6).
 - A broker deals with the packets of a connection in their order: an answer to a PINGREQ confirms
   all that was written before it. Who must not overtake its own messages waits for that.
 - What was written and not confirmed when a lane breaks counts as lost: QoS 0 is sent at most
   once (MQTT5 4.3.1). What was not written yet waits for the lane to be reopened, and its
   publishers with it; after a while they are told that the broker is gone.
-- A lane that the broker reads too slowly holds back those of its clients that publish.
+- A lane that the broker reads too slowly holds back those of its clients that publish. What those
+  leave behind that go meanwhile is bounded: who comes and goes must not fill the memory.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from itertools import chain
 from typing import Final, Protocol, cast
 from zlib import crc32
 
-from penstock.gateway.broker import BrokerAddress
+from penstock.gateway.broker import BrokerAddress, may_share
 from penstock.gateway.publishing.own_connection import PING, OwnConnection
 from penstock.gateway.publishing.peers import Peers
 from penstock.mqtt import MqttError, Packet, PeerLimits, Pingresp
@@ -39,6 +41,8 @@ WAITS: Final = "lane"
 """Why a client is not read while its lane has no room."""
 HIGH_WATER: Final = 262_144
 """So much may be written and not taken by the broker before a lane's publishers wait."""
+LEFT_BEHIND: Final = 16_777_216
+"""So much of clients that are gone waits for a lane at most."""
 _PING_SECONDS: Final = 0.02
 _log = get_logger("gateway")
 
@@ -91,6 +95,8 @@ class Lane(OwnConnection):
         self._scheduled = False
         self._blocked = False
         self._held: set[LaneClient] = set()
+        self._left_behind = 0
+        """How many bytes wait of clients that are gone."""
         self._unasked = 0
         """How many messages were written behind the last PINGREQ."""
         self._asked: deque[tuple[int, int]] = deque()
@@ -129,8 +135,14 @@ class Lane(OwnConnection):
             _LOST.inc(len(packets))
 
     def forget(self, client: LaneClient) -> None:
-        """Take note that a client has ended; what it handed over is still written."""
+        """Take note that a client has ended; what it handed over is still written, or bounded."""
         self._held.discard(client)
+        if not self._blocked or client not in self._waiting:
+            return
+        self._left_behind += sum(map(len, self._waiting[client]))
+        if self._left_behind > LEFT_BEHIND:
+            self._left_behind -= sum(map(len, self._waiting[client]))
+            self.recall(client)
 
     def when_settled(self, mark: int, done: Callable[[], None]) -> None:
         """Call back when the broker has dealt with a write, or it is lost."""
@@ -244,6 +256,7 @@ class Lane(OwnConnection):
         out: list[bytes] = []
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
+            self._left_behind = 0
             out = list(chain.from_iterable(waiting.values()))
             self._unasked += len(out)
         now = self.loop.time()
@@ -280,6 +293,7 @@ class Lane(OwnConnection):
         self._grace = None
         lost = sum(map(len, self._waiting.values()))
         self._waiting.clear()
+        self._left_behind = 0
         if lost:
             _LOST.inc(lost)
             _log.warning("messages waited for a publish lane in vain", count=lost)
@@ -305,8 +319,8 @@ class Lanes:
         return self._peers is None or self._peers.ready.is_set()
 
     def of(self, client_id: str) -> Lane | None:
-        """Return the lane that a client is pinned to."""
-        if not self._lanes:
+        """Return the lane that a client is pinned to; None: it publishes by itself."""
+        if not self._lanes or not may_share(client_id):
             return None
         return self._lanes[crc32(client_id.encode()) % len(self._lanes)]
 
@@ -314,7 +328,9 @@ class Lanes:
         """Let nothing pass later that was published under a client identifier before, anywhere."""
         lane = self.of(client_id)
         if lane is not None:
-            await lane.settle_earlier(client_id)
+            # A broker that has stopped reading would hold up whoever comes, as long as it likes.
+            async with asyncio.timeout(self._timeout):
+                await lane.settle_earlier(client_id)
             if self._peers is not None:
                 await self._peers.take_over(client_id, holder)
 

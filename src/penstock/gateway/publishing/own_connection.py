@@ -75,6 +75,9 @@ class OwnConnection(asyncio.Protocol):
     def ping(self) -> bool:
         """Send a PINGREQ unless one is under way; say whether one is."""
 
+    def turn_back(self, reason: int) -> None:
+        """Take note that the broker refused to open it."""
+
     def will(self) -> Will | None:
         """Return what the broker is to publish when the connection is lost."""
         return None
@@ -85,15 +88,18 @@ class OwnConnection(asyncio.Protocol):
         while True:
             try:
                 await self._connect()
-                pause = FIRST_PAUSE
                 self.tried.set()
+                opened = self.loop.time()
                 await cast("asyncio.Future[None]", self._closed)
+                # One that the broker closes again and again is no better than one that it refuses.
+                if self.loop.time() - opened >= _LONGEST_PAUSE:
+                    pause = FIRST_PAUSE
             except (OSError, TimeoutError, PenstockError) as error:
                 _log.warning("a connection of the gateway's own cannot be opened now", error=error)
                 self.drop()
-                pause = min(2 * pause, _LONGEST_PAUSE)
             self.tried.set()
             await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _connect(self) -> None:
         broker = self.broker
@@ -183,6 +189,7 @@ class OwnConnection(asyncio.Protocol):
         if opened is None or opened.done():
             raise MqttError("a second CONNACK")
         if answer.reason >= FAILURE:
+            self.turn_back(answer.reason)
             opened.set_exception(ConnectionRefusedError(f"code 0x{answer.reason:02x}"))
             return
         self.granted = answer.properties

@@ -16,7 +16,8 @@ Rules that hold here:
   nobody is the later one: the one with the greater holder wins, at both.
 - Lanes need a broker that answers in turn: an answer to a PINGREQ has to confirm what came before
   it. So some messages of QoS 1 to itself go before the first PINGREQ. Where the answer comes before
-  their PUBACKs, or one of them says that it is not allowed, this gateway uses no lanes.
+  their PUBACKs, or one of them says that it is not allowed, this gateway uses no lanes. Nor does
+  it where the broker keeps no messages, or takes packets so small that a takeover might not fit.
 - The topics begin as commands do: what clients publish there never reaches the broker, and what
   the broker delivers there reaches no client.
 """
@@ -29,15 +30,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from penstock.gateway.broker import BrokerAddress
+from penstock.gateway.broker import HEADROOM, SHARED_NAME_BYTES, BrokerAddress
 from penstock.gateway.publishing.own_connection import PING, OwnConnection
 from penstock.mqtt import (
     V5,
     MqttError,
     Packet,
+    PeerLimits,
     Pingresp,
     Puback,
     Publish,
+    ReasonCode,
     RequestedSubscription,
     Suback,
     Subscribe,
@@ -51,6 +54,8 @@ ANSWER_SECONDS: Final = 1.0
 PROBES: Final = range(2, 6)
 """The packet identifiers of the messages that show whether the broker answers in turn."""
 _NAME: Final = 16
+_LEAST_PACKET: Final = HEADROOM + SHARED_NAME_BYTES
+"""A takeover must fit: topic, both names, and the client identifier."""
 _log = get_logger("gateway")
 
 GiveWay = Callable[[str, Callable[[], None]], None]
@@ -96,6 +101,8 @@ class Peers(OwnConnection):
         self._takeover = f"{prefix}penstock/takeover"
         self._answer = f"{prefix}penstock/answer/"
         self._open: dict[str, _Takeover] = {}
+        self._retains = True
+        """Whether the broker keeps messages."""
         self._pings = 0
         """How many PINGREQs are not answered."""
         self._probes: set[int] | None = None
@@ -106,7 +113,7 @@ class Peers(OwnConnection):
         if not self.ready.is_set() and not self.refused:
             # Nobody is let in whom others may not hear of; the broker may be away, too.
             async with asyncio.timeout(min(self.broker.timeout, ANSWER_SECONDS)):
-                await self.ready.wait()
+                await self.decided.wait()
         if self.refused or not self.others:
             return
         waiting = self._open[holder] = _Takeover(client_id, set(self.others))
@@ -129,11 +136,20 @@ class Peers(OwnConnection):
 
     def will(self) -> Will | None:
         """Let the broker clear the sign of this gateway."""
-        return Will(self._presence + self.name, retain=True)
+        return Will(self._presence + self.name, retain=True) if self._retains else None
+
+    def turn_back(self, reason: int) -> None:
+        """Come without a will next time, where the broker refuses one that it is to keep."""
+        if reason == ReasonCode.RETAIN_NOT_SUPPORTED:
+            self._retains = False
 
     def begin(self) -> None:
         """Listen to the others."""
         self._pings, self._probes, self.refused = 0, None, False
+        without_will, self._retains = not self._retains, self.granted.retain_available != 0
+        if without_will and self._retains:
+            self.drop()  # the broker has changed: connect again, with a will
+            return
         filters = (f"{self._presence}+", self._takeover, self._answer + self.name)
         wanted = tuple(RequestedSubscription(it, 0) for it in filters)
         self.send(Subscribe(1, wanted).encode(V5))
@@ -163,6 +179,14 @@ class Peers(OwnConnection):
             case Suback():
                 if max(packet.reasons) >= FAILURE or self.granted.maximum_qos == 0:
                     _log.error("no lanes: the broker does not let gateways tell of takeovers")
+                    self._refuse()
+                    return
+                if not self._retains:
+                    _log.warning("no lanes: the broker does not keep who is there")
+                    self._refuse()
+                    return
+                if PeerLimits.said_in(self.granted).maximum_packet_size < _LEAST_PACKET:
+                    _log.warning("no lanes: the packets that the broker takes are too small")
                     self._refuse()
                     return
                 self._probes = set(PROBES)
@@ -209,7 +233,8 @@ class Peers(OwnConnection):
         """Use no lanes: the broker itself ends the older connection of an identifier."""
         self.refused = True
         self.ready.clear()
-        self._publish(self._presence + self.name, "", retain=True)
+        if self._retains:
+            self._publish(self._presence + self.name, "", retain=True)
         self.decided.set()
 
     def _publish(self, topic: str, payload: str, *, retain: bool = False) -> None:

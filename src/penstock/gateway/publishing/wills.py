@@ -36,7 +36,7 @@ from penstock.errors import PenstockError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.broker import MESSAGE_AIP, MESSAGE_PIP, RESERVED
+from penstock.gateway.broker import MESSAGE_AIP, MESSAGE_PIP, RESERVED, strip
 from penstock.gateway.counters import Counters
 from penstock.gateway.detection.leader_lease import is_gone
 from penstock.gateway.event_loop import Background, SessionWriter
@@ -45,7 +45,7 @@ from penstock.gateway.publishing.publisher import Publisher, Record
 from penstock.gateway.session import Session
 from penstock.mqtt import Connect, Publish, Reader, Sender, Will
 from penstock.policy.decision import Reshaped
-from penstock.store.detection.journal import Detector
+from penstock.store.detection.journal import LeaderRecord
 from penstock.store.wills import DroppedWill, KeptWill, WillChange, WillStore, make_number
 from penstock.telemetry import get_logger
 
@@ -282,7 +282,8 @@ class Wills:
         if boot_clock() > self._rules.fresh_until or not self._rules.enforceable:
             self._wait(it, _AGAIN_SECONDS)
             return
-        result = self._check.publish(it.session, _message(it.will))
+        said = replace(it.will.properties, user=strip(it.will.properties.user))
+        result = self._check.publish(it.session, _message(replace(it.will, properties=said)))
         if isinstance(result, PublishResult):
             self._conclude(it, result)
         else:
@@ -370,7 +371,7 @@ def _read(row: KeptWill) -> _Leaving | None:
 def _is_gone(holder: str, place: str) -> bool:
     """Say whether a gateway was a process of this machine that is no more."""
     now = datetime.now(UTC)
-    return is_gone(Detector(holder, place, since=now, held_until=now, trouble=""))
+    return is_gone(LeaderRecord(holder, place, since=now, held_until=now, trouble=""))
 
 
 def _is_restricted(will: Will) -> bool:

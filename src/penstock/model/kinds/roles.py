@@ -41,7 +41,7 @@ from penstock.model.kinds.fields import (
     RoleText,
     TopicFilter,
 )
-from penstock.model.kinds.streams import TopicName
+from penstock.model.kinds.streams import TOPIC_LIMIT, TopicName, check_topic
 from penstock.model.purposes import SET_LIMIT
 from penstock.model.role_terms import ARGUMENT_LIMIT, Constant, parse_term
 
@@ -100,6 +100,12 @@ class Permission(Part):
     def __str__(self) -> str:
         word, name = self.target
         return f"{self.allow} {word} {name}"
+
+
+def _check_definable(text: str) -> str:
+    if text != "*":
+        check_topic(text.removesuffix("*"))
+    return text
 
 
 @register
@@ -215,6 +221,20 @@ class ActivationRule(Definition):
     )
 
 
+class DefinableTypes(Part):
+    """Event types that somebody may define."""
+
+    stream: Annotated[str, Field(max_length=TOPIC_LIMIT), AfterValidator(_check_definable)] = Field(
+        description="The stream, or the beginning of names with `*` behind it: `ward-*`."
+    )
+    below: tuple[TopicFilter, ...] = Field(
+        min_length=1,
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Filters below which its messages come (`from`).",
+    )
+
+
 class Privileges(Definition):
     """What rights and authorisation rules give beside reading and writing."""
 
@@ -237,6 +257,13 @@ class Privileges(Definition):
         strict=False,
         description="Filters below which they may advertise what they publish. Asked for on the "
         "topics that a domain names (`advertised`).",
+    )
+    define: tuple[DefinableTypes, ...] = Field(
+        default=(),
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Event types that they may define and extend with the command `!DEFINE`: "
+        "`{stream: ward-*, below: [ward/#]}`.",
     )
     presubscribe: tuple[TopicFilter, ...] = Field(
         default=(),

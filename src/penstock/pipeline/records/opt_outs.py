@@ -36,6 +36,7 @@ from penstock.store.opt_outs import (
 )
 
 REFUSED: Final = "the person opted out of a purpose of the view"
+ERASED: Final = "the person was erased"
 _WHO: Final = "penstock:refused"
 _KEPT: Final = 16
 

@@ -100,9 +100,13 @@ class Control:
                 f"cannot {action} the view {quote(name)}, which is {state}",
                 fix=f"{' or '.join(possible)} it",
             )
-        (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(self.folder / name / "wanted.json", asdict(Wanted(target, time.time())))
+        self.put(name, target)
         return target
+
+    def put(self, name: str, state: str) -> None:
+        """Note the state that a view is wanted in, wherever it comes from."""
+        (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(self.folder / name / "wanted.json", asdict(Wanted(state, time.time())))
 
     def report(self, name: str, condition: Condition) -> None:
         """Write down how a view is."""
@@ -176,7 +180,7 @@ def _find_lag(name: str, control: Control, log: Topic | None, last: Commit | Non
     """Return how many records wait: of our own log exactly, of others as Spark said last."""
     if log is not None:
         place = last.batch.place if last else ""
-        return log.count_from(json.loads(place)["offset"] if place else None)
+        return log.count_from(json.loads(place)["offset"] if place else 0)
     told = control.last_condition(name)
     return (told.lag or 0) if told else 0
 

@@ -52,7 +52,7 @@ class LogReader:
 
     def first(self) -> Offset:
         """Return where a query begins that has no checkpoint yet."""
-        return {"offset": _offset_of(self._start) if self._start else self._topic.first_offset}
+        return {"offset": _offset_of(self._start)}
 
     def bound(self) -> None:
         """End with what is there now."""
@@ -115,13 +115,15 @@ class TopicSource:
 
     def check(self, position: Position) -> None:
         """Raise if the log has forgotten records behind a place."""
-        if position.offsets:
-            check_kept(self._topic, _offset_of(position.offsets), self._topic.next_offset)
+        check_kept(self._topic, _offset_of(position.offsets), self._topic.next_offset)
+
+    def check_whole(self) -> None:
+        """Raise if the log has forgotten some of its first records."""
+        check_kept(self._topic, 0, self._topic.next_offset)
 
     def count_behind(self, position: Position) -> int:
         """Return how many records there are behind a place."""
-        told = position.offsets
-        return self._topic.count_from(_offset_of(told) if told else None)
+        return self._topic.count_from(_offset_of(position.offsets))
 
     def locate(self, offset: int) -> dict[str, Any]:
         """Return where a record stands."""
@@ -140,4 +142,4 @@ def check_kept(topic: Topic, start: int, end: int) -> None:
 
 
 def _offset_of(place: str) -> int:
-    return int(json.loads(place)["offset"])
+    return int(json.loads(place)["offset"]) if place else 0

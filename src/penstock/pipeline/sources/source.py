@@ -53,6 +53,9 @@ class Source(Protocol):
     def check(self, position: Position) -> None:
         """Raise if records behind a place are not there any more, or not as they were found."""
 
+    def check_whole(self) -> None:
+        """Raise if some of the first records are not there any more, as far as the store tells."""
+
     def count_behind(self, position: Position) -> int:
         """Return how much there is behind a place: records, or files where these are read."""
 

@@ -1,6 +1,6 @@
 """Signals: what the shards of a stateful view are told beside its records, as a source of Spark.
 
-    Spark's driver ── latest ──▶ Signals: who opted out, what the clock says, whether all leaves
+    Spark's driver ── latest ──▶ Signals: who opted out or is erased, the clock, whether all leaves
              offset in Spark's log ◀── what counts from this batch on ◀─────────────┘
 
 Rules that hold here:
@@ -9,8 +9,8 @@ Rules that hold here:
 - Spark asks before each batch, and the store is asked then: an opt-out that was committed before a
   batch was planned holds in it. Where the store does not answer, there is no batch.
 - Nothing new: the offset stays, and a view that is silent costs no batch.
-- Who opted out is named by numbers, in a file beside the checkpoint that its digest names; readable
-  by the owner alone.
+- People are named by numbers: who opted out in a file beside the checkpoint, which its digest names
+  and only the owner can read; who is erased, and few are at a time, in the offset.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "signals"
 _KEPT: Final = 3
-NOTHING: Final[Offset] = {"order": 0, "opted_out": "", "clock": 0, "flush": False}
+NOTHING: Final[Offset] = {
+    "order": 0,
+    "opted_out": "",
+    "erased": [],
+    "clock": 0,
+    "flush": False,
+}
 """The offset of a view that was told nothing yet; a clock of 0 tells nothing."""
 
 Answer = Callable[[Offset], Offset]
@@ -67,7 +73,8 @@ class Signals:
         """Return what a batch is told, as JSON."""
         if start["order"] == end["order"]:
             return []
-        told = {"order": end["order"], "clock": end["clock"] or None, "flush": end["flush"]}
+        told = {it: end[it] or None for it in ("order", "erased", "clock")}
+        told["flush"] = end["flush"]
         if start["opted_out"] != end["opted_out"]:
             told["opted_out"] = load_numbers(self._folder, end["opted_out"])
         return [json.dumps(told)]

@@ -17,8 +17,10 @@ Rules that hold here:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from typing_extensions import override
 
 from penstock.errors import PenstockError
+from penstock.eventlog.erasure import find_asked
 from penstock.model.kinds.views import SHARD_LIMIT
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.dataframes.view import PARTITIONS, SETTINGS, count_shards, make_view
@@ -46,6 +49,8 @@ SETTLING: Final = 1000
 class StatefulQuery(ViewQuery):
     """A stateful view, and the query that is it."""
 
+    _asked: Mapping[Path, int] = MappingProxyType({})
+    """Notes of people who are forgotten in the batch that was planned last."""
     _draining = False
     _flush = False
 
@@ -88,8 +93,8 @@ class StatefulQuery(ViewQuery):
         self._run_without_records()
 
     def tick(self) -> None:
-        """Let leave what the clock lets leave, and read nothing."""
-        if self.find_clock(self._view):
+        """Let leave what the clock lets leave, forget who is erased, and read nothing."""
+        if self.find_clock(self._view) or find_asked(self._view.folder):
             self._run_without_records()
 
     def _run_without_records(self) -> None:
@@ -120,10 +125,16 @@ class StatefulQuery(ViewQuery):
             opted_out = save_numbers(self.checkpoint.folder / FOLDER, numbers)
             clock, flush = self.find_clock(view), self._flush and view.held > 0
             self._flush = False
-            if opted_out == before["opted_out"] and not clock and not flush:
+            self._asked = find_asked(view.folder)
+            if opted_out == before["opted_out"] and not (clock or flush or self._asked):
                 return before
-            order = before["order"] + 1
-            return {"order": order, "opted_out": opted_out, "clock": clock, "flush": flush}
+            return {
+                "order": before["order"] + 1,
+                "opted_out": opted_out,
+                "erased": sorted(set(self._asked.values())),
+                "clock": clock,
+                "flush": flush,
+            }
 
     def find_clock(self, view: ViewRunner) -> int:
         """Return what the clock says, if that lets something leave; 0 where it does not.
@@ -159,6 +170,9 @@ class StatefulQuery(ViewQuery):
             frame.write.format("noop").mode("overwrite").save()
             return
         self._guard(view, lambda: view.publish(frame, batch))
+        if view.has(batch):
+            for note in self._asked:
+                note.unlink(missing_ok=True)  # it is durable that none of this is held any more
 
     @override
     def _find_cause(self, error: BaseException) -> BaseException:

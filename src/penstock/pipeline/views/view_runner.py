@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from penstock.errors import UsageError, quote
 from penstock.eventlog import Topic
+from penstock.eventlog.erasure import find_asked
 from penstock.masks import Vault
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.k_anonymity import PERSONS, RECORDS
@@ -162,7 +163,9 @@ class ViewRunner:
         return newest.held if newest is not None else 0
 
     def is_due(self, now: int) -> bool:
-        """Whether the clock ends a window or a wait, if it is `now`."""
+        """Whether something leaves by the clock, if it is `now`; or somebody is to be erased."""
+        if self.stateful and find_asked(self.folder):
+            return True
         newest = self._writer.newest
         return newest is not None and newest.due is not None and newest.due <= now
 
@@ -174,8 +177,8 @@ class ViewRunner:
 
     @property
     def marks(self) -> SubjectMarks | None:
-        """What marks people; where the view serves no purpose, there is none to opt out of."""
-        return self.refusing.marks if self._purposes else None
+        """What marks people, to find those who opt out or are erased among what is held."""
+        return self.refusing.marks
 
     @property
     def joins(self) -> bool:

@@ -134,8 +134,10 @@ class Message:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is known to have no payload."""
-        return self._rest is not None and self._rest.get("size") == 0
+        """Whether it is known to hold nothing, and to take back what the broker has retained."""
+        rest = self._rest or {}
+        said = rest.get("contentType") or rest.get("properties")
+        return rest.get("size") == 0 and rest.get("retain") is True and not said
 
     def user_property(self, name: str) -> str | None:
         """Return the value of a user property; None where it is missing, or repeats."""

@@ -19,7 +19,6 @@ from typing import Final
 
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Domain
-from penstock.model.topics import matches
 from penstock.policy.decision import Decision, Depends, Explanation, Part
 from penstock.policy.events.types import EventTypes
 from penstock.policy.filters.tree import FilterTree
@@ -43,7 +42,8 @@ class Advertisements:
     def __init__(self) -> None:
         self._domains: dict[str, tuple[str, ...]] = {}
         self._needed: FilterTree[bool] = FilterTree()
-        self._held: dict[str, dict[str, float]] = {}
+        self._held: dict[str, FilterTree[tuple[str, float]]] = {}
+        """By client: found by topic, as each message asks; with the moment when they end."""
 
     def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
         """Take over definitions of which these may differ from what was known."""
@@ -67,15 +67,17 @@ class Advertisements:
 
         False: the client has too many.
         """
-        held = self._held.setdefault(client, {})
-        if filter_ not in held and len(held) >= LIMIT:
+        held = self._held.setdefault(client, FilterTree())
+        if held.get(filter_) is None and len(held) >= LIMIT:
             return False
-        held[filter_] = math.inf if until is None else until
+        held.set(filter_, (filter_, math.inf if until is None else until))
         return True
 
     def withdraw(self, client: str, filter_: str) -> None:
         """End an advertisement."""
-        self._held.get(client, {}).pop(filter_, None)
+        held = self._held.get(client)
+        if held is not None:
+            held.remove(filter_)
 
     def end(self, client: str) -> None:
         """End all that a client has advertised."""
@@ -83,10 +85,15 @@ class Advertisements:
 
     def cover(self, client: str, topic: str, now: float, entitled: Callable[[str], bool]) -> bool:
         """Tell whether a client has advertised a topic, and still may."""
-        held = self._held.get(client, {})
-        for filter_ in [it for it, until in held.items() if until <= now]:
-            del held[filter_]
-        return any(matches(it, topic) and entitled(it) for it in held)
+        held = self._held.get(client)
+        if held is None:
+            return False
+        for filter_, until in held.matching(topic):
+            if until <= now:
+                held.remove(filter_)
+            elif entitled(filter_):
+                return True
+        return False
 
 
 class PublicationPart:

@@ -14,17 +14,18 @@ Rules that hold here:
 - A filter lives as long as a subscription holds it, and no longer: it ends with the subscription,
   not when memory is tidied. Owners share nothing: what one has is
   neither found, counted nor refused because of another.
-- Its text is bounded in length and in nodes, an owner's filters in number.
+- Its text is bounded in length and in nodes, an owner's filters in number. What it may cost for one
+  message is bounded, too: no quantifier, no sets, one pattern, and no text of any length (`types`).
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import weakref
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import UsageError, quote
@@ -37,6 +38,9 @@ from penstock.lang import (
     compile_expression,
     tree,
 )
+from penstock.lang.errors import FaultError
+from penstock.lang.operations import SET_OPERATIONS
+from penstock.lang.syntax import split_tokens
 from penstock.policy.access.objects import Message
 from penstock.policy.events.types import EventTypes
 
@@ -45,12 +49,17 @@ TEXT_LIMIT: Final = 1_024
 NODE_LIMIT: Final = 100
 OWNER_LIMIT: Final = 1_000
 """How many different filters the clients of one user may hold at a gateway."""
+PATTERN_LIMIT: Final = 100
+"""How many of them may search for a pattern: each takes up to a megabyte."""
 DIRECT: Final = 4
 """So many readers of a message are evaluated before the index is asked."""
 
 _EQUAL: Final = "eq"
 _MIRRORED: Final = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", _EQUAL: _EQUAL}
 _NUMBERS: Final = (int, float)
+_SEARCH: Final = "matches"
+_COSTLY: Final = SET_OPERATIONS | {"exists", "all"}
+"""What looks at every level of a text: one message could keep a gateway busy for minutes."""
 _PENDING: Final = 64
 
 Key = tuple[str, type]
@@ -86,11 +95,12 @@ Predicate = Equality | Range
 class CompiledContent:
     """One filter of one owner; `serial` names it in the index."""
 
-    __slots__ = ("__weakref__", "function", "predicate", "serial", "text")
+    __slots__ = ("__weakref__", "function", "predicate", "searches", "serial", "text")
 
     def __init__(self, serial: int, expression: Expression) -> None:
         self.serial = serial
         self.text = expression.text
+        self.searches = any(isinstance(it, tree.Matches) for it in tree.walk(expression.tree))
         self.predicate = find_predicate(expression.tree)
         self.function = expression.function
 
@@ -131,7 +141,6 @@ class ContentFilters:
         self._direct = direct
         self._index = ContentIndex()
         self._held: dict[str, weakref.WeakValueDictionary[Any, CompiledContent]] = {}
-        self._serials = itertools.count(1)
         self._last = 0
         # A filter may end in the midst of anything, by the garbage collector: it is put aside.
         self._ended: deque[tuple[str, int, Predicate | None]] = deque()
@@ -175,8 +184,13 @@ class ContentFilters:
                 f"there are {OWNER_LIMIT} different content filters of yours",
                 fix="end subscriptions, or let clients use the same filters",
             )
-        self._last = next(self._serials)
-        made = CompiledContent(self._last, expression)
+        made = CompiledContent(self._last + 1, expression)
+        if made.searches and sum(it.searches for it in held.values()) >= PATTERN_LIMIT:
+            raise ContentLimitError(
+                f"there are {PATTERN_LIMIT} different content filters of yours that have a pattern",
+                fix="compare with ==, startsWith or contains, or end subscriptions",
+            )
+        self._last = made.serial
         held[text, record] = made
         self._index.add(made.serial, made.predicate)
         ended = (owner, made.serial, made.predicate)
@@ -222,6 +236,7 @@ class ContentFilters:
                 "no type of messages is known to you under this filter",
                 fix="leave the content filter out, or subscribe where a stream declares fields",
             )
+        _check_cost(text)
         try:
             made = compile_expression(text, Scope(((ROOT, record),)), BOOL)
         except ExpressionError as error:
@@ -241,6 +256,26 @@ class ContentFilters:
             self._index.discard(serial, predicate)
             if owner in self._held and not len(self._held[owner]):
                 del self._held[owner]
+
+
+def _check_cost(text: str) -> None:
+    """Refuse what may take long, before anything of it is compiled."""
+    try:
+        tokens = split_tokens(text)
+    except FaultError:
+        return  # the compiler says what is wrong
+    called = [name.value for name, sign in pairwise(tokens) if sign.value == "("]
+    costly = sorted(_COSTLY.intersection(it for it in called if isinstance(it, str)))
+    if costly:
+        raise ContentError(
+            f"a content filter has no {costly[0]}: it would look at each level of a text",
+            fix="compare attributes, with .level(…), .includes(…) or .contains(…) for texts",
+        )
+    if called.count(_SEARCH) > 1:
+        raise ContentError(
+            "a content filter has more than one pattern",
+            fix='join them in one: .matches(r"…|…")',
+        )
 
 
 def _in_one_line(error: ExpressionError) -> ContentError:

@@ -10,6 +10,8 @@ Rules that hold here:
   the gateway adds, else the payload. What has another type than declared is missing.
 - A subscriber sees topic, user properties and payload. Who published is no attribute: a filter
   would tell whoever may not know.
+- What content filters see of a text is all of it, or nothing: a long one is missing, so that no
+  message makes a filter dear.
 - A topic may feed several streams. An attribute that two of them find with different values is
   missing; one that two streams of a filter declare with different types is none.
 """
@@ -36,6 +38,8 @@ from penstock.policy.filters.tree import FilterTree
 
 _CACHE_LIMIT: Final = 65_536
 _LONGEST: Final = 256
+TEXT_SEEN: Final = 1_024
+"""The longest text that a content filter sees."""
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _SINGLE: Final = struct.Struct("<f")
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
@@ -193,7 +197,13 @@ class EventTypes:
                     found[name] = value
                 elif type(found[name]) is not type(value) or found[name] != value:
                     apart.add(name)
-        return {name: it for name, it in found.items() if it is not None and name not in apart}
+        return {
+            name: it
+            for name, it in found.items()
+            if it is not None
+            and name not in apart
+            and not (type(it) is str and len(it) > TEXT_SEEN)
+        }
 
     def are_checked(self, topic: str) -> bool:
         """Tell whether messages of a topic have to be of their type."""

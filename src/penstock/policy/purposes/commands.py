@@ -2,6 +2,7 @@
 
     PUBLISH    !RESERVE/<filter>{aip,…|pip,…}     !AIP/<topic>{aip,…|pip,…}
                !ADVERTISE/<filter>  seconds       !ADVERTISE/<filter>{}
+               !DEFINE/<stream>  its type, as JSON
                !PBAC/PRESUB/<client>/<filter>{ap} !PBAC/SET/<setting>  true|false
                !PBAC/CLEAR  RESET  PERSIST  RELOAD  TREE
                !PBAC/CRES/<topic>  !PBAC/ARES/<filter>
@@ -22,8 +23,9 @@ Rules that hold here:
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from penstock.errors import PenstockError, quote
@@ -35,6 +37,7 @@ from penstock.model.topics import (
     parse_subscribed,
 )
 from penstock.policy.purposes.settings import Notation, check_setting
+from penstock.policy.purposes.type_definitions import read_type
 
 DEFAULT_NOTATION = Notation()
 CONTENT_PROPERTY = "content-filter"
@@ -64,6 +67,16 @@ class Advertise:
     seconds: int | None = None
     """For how long; None: as long as the connection lasts."""
     ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DefineType:
+    """Define the type of the messages of some topics, or extend it."""
+
+    stream: str
+    body: Mapping[str, Any]
+    filters: tuple[str, ...]
+    """The topics of its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +146,7 @@ class SendFor:
 Command = (
     Reserve
     | Advertise
+    | DefineType
     | Presubscribe
     | SetSetting
     | Clear
@@ -191,6 +205,8 @@ def _read_publish(topic: str, payload: bytes, notation: Notation) -> Command | S
         return Reserve(check_filter(notation.read_filter(path)), notation.read_set(inside))
     if slash and keyword == notation.advertise:
         return _read_advertisement(rest, payload, notation)
+    if slash and keyword == notation.define:
+        return DefineType(rest, *read_type(rest, payload))
     if slash and keyword == notation.intended:
         return _read_send(rest, notation)
     if slash and keyword == notation.administer:

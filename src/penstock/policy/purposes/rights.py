@@ -33,11 +33,13 @@ from penstock.policy.decision import Considered, Explanation, Part, list_conside
 from penstock.policy.purposes.commands import (
     Advertise,
     Command,
+    DefineType,
     Presubscribe,
     Reserve,
     ShowAffected,
     ShowCombined,
 )
+from penstock.policy.purposes.type_definitions import TypeGrant
 
 UNDECLARED = "declared purposes"
 _COMPARED = 1_000
@@ -177,9 +179,11 @@ class CommandRights:
     administer: bool = False
     everything: bool = False
     advertise: tuple[str, ...] = ()
+    define: tuple[TypeGrant, ...] = ()
 
     def __post_init__(self) -> None:
-        for filter_ in (*self.reserve, *self.presubscribe, *self.advertise):
+        below = (it for grant in self.define for it in grant.below)
+        for filter_ in (*self.reserve, *self.presubscribe, *self.advertise, *below):
             check_filter(filter_)
 
     @property
@@ -191,21 +195,37 @@ class CommandRights:
         """Decide whether a principal with these rights may give a command."""
         if self.everything:
             return Explanation(allowed=True, rule="open mode", reason="everybody may do everything")
-        if isinstance(command, Reserve):
-            return _decide("reserve", self.reserve, command.filter)
-        if isinstance(command, Advertise):
-            return _decide("advertise", self.advertise, command.filter)
-        if isinstance(command, Presubscribe):
-            inner = parse_subscribed(command.filter).filter
-            return _decide("presubscribe", self.presubscribe, inner)
-        if not self.administer and isinstance(command, ShowCombined | ShowAffected):
-            asked = command.topic if isinstance(command, ShowCombined) else command.filter
-            return _decide("reserve", self.reserve, asked)
-        reason = "the principal " + ("may administer" if self.administer else "may not administer")
-        return Explanation(self.administer, "administer", reason)
+        match command:
+            case Reserve(filter=reserved):
+                told = _decide("reserve", self.reserve, reserved)
+            case Advertise(filter=advertised):
+                told = _decide("advertise", self.advertise, advertised)
+            case DefineType():
+                told = _decide_type(self.define, command)
+            case Presubscribe(filter=text):
+                told = _decide("presubscribe", self.presubscribe, parse_subscribed(text).filter)
+            case ShowCombined(topic=asked) | ShowAffected(filter=asked) if not self.administer:
+                told = _decide("reserve", self.reserve, asked)
+            case _:
+                may = "may administer" if self.administer else "may not administer"
+                told = Explanation(self.administer, "administer", f"the principal {may}")
+        return told
 
 
 OPEN_RIGHTS = CommandRights(everything=True)
+
+
+def _decide_type(granted: tuple[TypeGrant, ...], command: DefineType) -> Explanation:
+    considered = []
+    for there in granted:
+        admits = there.admits(command.stream, command.filters)
+        says = "covers it" if admits else "does not cover"
+        considered.append(Considered(f"define {there}", says))
+        if admits:
+            reason = f"it covers {quote(command.stream)} and its topics"
+            return Explanation(True, "define", reason, tuple(considered))  # noqa: FBT003
+    reason = f"no right to define covers {quote(command.stream)} and its topics"
+    return Explanation(False, "define", reason, tuple(considered))  # noqa: FBT003
 
 
 def _decide(right: str, granted: tuple[str, ...], filter_: str) -> Explanation:

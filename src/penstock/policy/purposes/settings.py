@@ -29,6 +29,7 @@ class Notation:
     access: str = "AP"
     intended: str = "AIP"
     advertise: str = "ADVERTISE"
+    define: str = "DEFINE"
     administer: str = "PBAC"
     presubscribe: str = "PRESUB"
     setting: str = "SET"
@@ -105,7 +106,7 @@ class Notation:
         return "/".join(wildcards.get(level, level) for level in text.split("/"))
 
 
-_OPENERS = ("reserve", "access", "intended", "advertise", "administer")
+_OPENERS = ("reserve", "access", "intended", "advertise", "define", "administer")
 _VERBS = (
     "presubscribe",
     "setting",

@@ -42,6 +42,7 @@ _FIXED_RULES = frozenset(
         "allow_without_reservation",
         "blocked user",
         "declared purposes",
+        "define",
         "definitions",
         "dormant subscription",
         "enforcement default",

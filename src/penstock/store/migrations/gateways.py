@@ -203,3 +203,43 @@ def add_content_filters() -> None:
     """Add what events a subscription is for; those there are, are for all."""
     for table in ("session_subscriptions", "persisted_subscriptions"):
         op.add_column(table, sa.Column("content", sa.Text(), nullable=True))
+
+
+def make_group_keys() -> None:
+    """Make the tables of the keys of key groups, and of the groups themselves."""
+    op.create_table(
+        "group_keys",
+        sa.Column("resource", sa.String(32), nullable=False),
+        sa.Column("generation", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("start", sa.BigInteger(), nullable=False),
+        sa.Column("wrapped", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("resource", "generation", name="pk_group_keys"),
+    )
+    op.create_table(
+        "key_groups",
+        sa.Column("resource", sa.String(32), nullable=False),
+        sa.Column("side", sa.String(16), nullable=False),
+        sa.Column("wrapped", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("resource", "side", name="pk_key_groups"),
+    )
+    op.create_table(
+        "group_key_changes",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_group_key_changes"),
+    )
+
+
+def make_detection_erasures() -> None:
+    """Make the table of what detection is asked to forget of people."""
+    op.create_table(
+        "detection_erasures",
+        sa.Column("request", sa.String(32), nullable=False),
+        sa.Column("person", sa.Text(), nullable=False),
+        sa.Column("attributes", sa.Text(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("settled", sa.BigInteger()),
+        sa.Column("forgotten", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("request", name="pk_detection_erasures"),
+    )
+    op.create_index("ix_detection_erasures_settled", "detection_erasures", ["settled"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,76 @@ def test_topics_and_views(capsys: pytest.CaptureFixture[str]) -> None:
     assert cells(capsys, "--subject", "ada", "--topic", "home/p-17/vitals") == set()
 
 
+def test_a_view_is_shown_with_what_its_transformation_does(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    more = """
+{kind: transformation, name: nameless, filter: no/+, stream: vitals, remove: [patient]}
+---
+{kind: view, name: nameless, stream: vitals, transformation: nameless, roles: [analyst]}
+"""
+    (tmp_path / "more.yaml").write_text(more)
+    assert run(capsys, "apply", "-f", "more.yaml")[0] == 0
+    code, out, _ = run(capsys, "access", "--subject", "ada", "--json")
+    assert code == 0
+    told = {
+        (it["attribute"], it["degree"])
+        for it in json.loads(out)["cells"]
+        if it["source"] == "view nameless"
+    }
+    assert told == {("patient", "removed"), ("pulse", "full")}
+
+
+def test_the_homecare_scenario(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Types by transformations alone, and what a message is turned into on publication."""
+    home = importlib.resources.files("penstock_lab.demo").joinpath("homecare.yaml").read_text()
+    appointments = """
+---
+{kind: appointment, name: q, credential: qualified("ann"), holder: "user:ann"}
+---
+{kind: appointment, name: t, credential: 'treats("ann", "p1")', holder: "user:ann"}
+"""
+    (tmp_path / "home.yaml").write_text(home + appointments)
+    files = ("-f", "home.yaml", "--prune", "stream", "--prune", "view", "--prune", "transformation")
+    assert run(capsys, "apply", *files)[0] == 0
+
+    def told(*arguments: str) -> dict[tuple[str, str, str], dict[str, str]]:
+        code, out, error = run(capsys, "access", *arguments, "--json")
+        assert code == 0, error
+        found: dict[tuple[str, str, str], dict[str, str]] = {}
+        for it in json.loads(out)["cells"]:
+            row = found.setdefault((it["subject"], it["source"], it["situation"]), {})
+            row[it["attribute"]] = it["degree"]
+        return found
+
+    ordinary, fallen = "ordinary", "help=Fallen"
+    place = "home/p1/location"
+    coarse = {"patient": "full", "lat": "changed", "lon": "changed"}
+    exact = dict.fromkeys(coarse, "full")
+    assert told("--topic", place) == {
+        (who, place, when): coarse if when == ordinary else exact
+        for who in ("ann", "carer")
+        for when in (ordinary, fallen)
+    }
+    topic, handed_out = "home/p1/prescribe", "pharmacy/example/prescription"
+    for drug, heard in (("morphine", True), ("codeine", False), ("aspirin", False)):
+        seen = told("--topic", topic, "--payload", json.dumps({"drug": drug}))
+        people = {("ann", topic), ("pharmacy", handed_out)}
+        people |= {("auditor", "audit/controlled-drug-auth")} if heard else set()
+        assert {(who, source) for who, source, _ in seen} == people
+        assert set(seen["pharmacy", handed_out, ordinary]) == {
+            *("patient", "drug", "dose", "pharmacy")
+        }
+        if heard:
+            assert set(seen["auditor", "audit/controlled-drug-auth", ordinary]) == {
+                *("drug", "class", "dose")
+            }
+    # Without a question about a message, too, everybody is there who sees anything.
+    assert {who for who, _, _ in told("--payload", '{"drug": "morphine"}')} == {
+        *("carer", "pharmacy", "auditor")
+    }
+
+
 def test_a_table_and_a_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = run(capsys, "access", "--html", "matrix.html", "--topic", "home/<b>/vitals")
     assert code == 0
@@ -97,7 +168,7 @@ def test_a_table_and_a_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--topic", "garden/x"), "no stream says"),
+        (("--topic", "garden/x"), "nothing says which attributes"),
         (("--stream", "nothing"), "there is no stream"),
         (("--payload", "[1]"), "no JSON object"),
     ],

@@ -53,6 +53,12 @@ def refuse(text: str) -> str:
         ("role: staff, requires: [{role: nobody}]", "there is no role 'nobody'"),
         ("role: staff, requires: [{role: staf}]", "did you mean 'staff'?"),
         ("role: staff", "everybody who logs in would have the role"),
+        ("role: staff, domain: hospital", "everybody who logs in would have the role"),
+        ("role: doctor(d), bind: {d: s.uid}", "everybody who logs in would have the role"),
+        (
+            "role: doctor(d), domain: hospital, bind: {d: s.uid}",
+            "everybody who logs in would have the role",
+        ),
         ('role: staff, requires: [{when: "r.x == s.uid"}]', "has no field 'x'"),
         ('role: staff, requires: [{when: "s.level"}]', "bool is asked for"),
         ('role: staff, requires: [{when: "o.room > 1"}]', "unknown name 'o'"),
@@ -70,6 +76,20 @@ def refuse(text: str) -> str:
 )
 def test_activation_rules(text: str, says: str) -> None:
     assert says in refuse(f"{{kind: activation-rule, name: r, {text}}}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'role: doctor(d), bind: {d: s.uid}, requires: [{when: "true"}]',
+        "role: doctor(d), bind: {d: s.ward}",
+        "role: staff, domain: hospital/ward",
+    ],
+)
+def test_rules_for_some_or_with_a_word_that_all_are_meant(text: str) -> None:
+    rule = f"{{kind: activation-rule, name: r, {text}}}"
+    more = "{kind: vocabulary, name: w, subject: {ward: string}}"
+    DefinitionSet.build(read_text(f"{GROUND}{rule}\n---\n{more}", "x").documents)
 
 
 def test_mutual_prerequisites_are_named_in_order() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.connection.context import Cause
-from penstock.gateway.publishing.lanes import WAITS
+from penstock.gateway.publishing.lanes import LEFT_BEHIND, WAITS
 from penstock.mqtt import PINGRESP, V5, Disconnect, Packet, Pingreq, Properties, Publish
 from penstock.telemetry.metrics import REGISTRY
 from tests.support.gateway.socketless import NAME, LineBroker, Socketless, turn
@@ -110,6 +110,32 @@ def test_who_publishes_while_the_broker_reads_too_slowly_waits_and_others_do_not
     run(trial)
 
 
+def test_who_comes_and_goes_while_the_broker_reads_too_slowly_fills_no_memory() -> None:
+    async def trial() -> None:
+        async with LineBroker().lane() as (_, lane, line):
+            lane.pause_writing()
+            before, large = lost(), message(bytes(LEFT_BEHIND // 8))
+            for _ in range(100):
+                gone = Sensor()
+                lane.write(gone, [large])
+                lane.forget(gone)
+            stays = Sensor()
+            lane.write(stays, [message(b"1")])
+            assert lost() - before == 93  # seven and their headers fit
+            await turn()
+            lane.resume_writing()
+            assert len(payloads(line.taken())) == 8
+            # There is room again.
+            lane.pause_writing()
+            gone = Sensor()
+            lane.write(gone, [large])
+            lane.forget(gone)
+            lane.resume_writing()
+            assert len(payloads(line.taken())) == 1
+
+    run(trial)
+
+
 def test_what_was_under_way_on_a_lane_that_breaks_is_counted_and_the_rest_follows() -> None:
     async def trial() -> None:
         broker = LineBroker()
@@ -203,6 +229,54 @@ def test_who_comes_with_the_same_identifier_waits_for_what_was_published_before(
             await next_one
             assert done == ["left"]
             await lane.settle_earlier("another")
+
+    run(trial)
+
+
+def test_who_comes_waits_no_longer_than_for_a_broker_that_does_not_answer() -> None:
+    async def trial() -> None:
+        async with LineBroker().lane() as (lanes, lane, _):
+            sensor = Sensor()
+            lane.write(sensor, [message(b"1")])
+            lane.leave(NAME, sensor.lane_mark, lambda: None)
+            with pytest.raises(TimeoutError):
+                await lanes.take_over(NAME, "holder")
+
+    run(trial)
+
+
+@pytest.mark.parametrize("client_id", ["x\x01", "x\x85", "x\ufffe", "x" * 1025, "é" * 513])
+def test_who_has_an_identifier_that_some_broker_refuses_has_no_lane(client_id: str) -> None:
+    """Retained messages name it, and so does each message where preferences exist."""
+
+    async def trial() -> None:
+        async with LineBroker().lane() as (lanes, lane, _):
+            assert lanes.of(client_id) is None
+            assert lanes.of("x" * 1024) is lane
+
+    run(trial)
+
+
+def test_a_lane_that_is_lost_again_and_again_is_reopened_with_backoff(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def trial() -> None:
+        pauses: list[float] = []
+        sleep = asyncio.sleep
+
+        async def note(seconds: float) -> None:
+            pauses.append(seconds)
+            await sleep(0)
+
+        monkeypatch.setattr(asyncio, "sleep", note)
+        async with LineBroker().lane() as (_, lane, _):
+            for number in range(1, 9):
+                assert lane.open
+                lane.connection_lost(None)
+                async with asyncio.timeout(60):
+                    while len(pauses) < number or not lane.open:
+                        await sleep(0)
+            assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
     run(trial)
 

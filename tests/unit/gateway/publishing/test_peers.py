@@ -12,7 +12,17 @@ import pytest
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.publishing import peers as module
 from penstock.gateway.publishing.peers import PROBES, Peers
-from penstock.mqtt import PINGRESP, V5, Packet, Pingreq, Puback, Publish, Suback, Subscribe
+from penstock.mqtt import (
+    PINGRESP,
+    V5,
+    Packet,
+    Pingreq,
+    Properties,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+)
 from tests.support.gateway.socketless import LineBroker, turn
 
 OTHER = "0123456789abcdef"
@@ -103,6 +113,19 @@ def test_a_broker_that_does_not_answer_in_turn_or_allow_it_gets_no_lanes(
         made.hear(f"gateway/{OTHER}", "there")
         await made.peers.take_over("sensor", LOW)
         assert made.published() == []
+        running.cancel()
+
+    run(trial)
+
+
+def test_where_a_takeover_might_be_too_large_for_the_broker_there_are_no_lanes() -> None:
+    async def trial() -> None:
+        made = Gateway()
+        made.source.granted = Properties(maximum_packet_size=1_100)
+        running = asyncio.create_task(made.peers.run())
+        await made.peers.tried.wait()
+        made.peers.data_received(Suback(1, (0, 0, 0)).encode(V5))
+        assert made.peers.refused
         running.cancel()
 
     run(trial)

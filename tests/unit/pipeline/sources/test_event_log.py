@@ -38,13 +38,15 @@ def test_what_the_log_has_forgotten_is_told(tmp_path: Path) -> None:
         topic.append([b"%d" % number])
     min(topic.folder.glob("*.log")).unlink()
     reader = LogReader(topic, 9)
-    assert reader.first() == {"offset": topic.first_offset}
+    assert reader.first() == {"offset": 0}
     source = TopicSource(topic)
-    source.check(Position(tmp_path, ""))
     source.check(Position(tmp_path, '{"offset": 1}'))
+    assert source.count_behind(Position(tmp_path, "")) == 3
     for look in (
         lambda: reader.plan({"offset": 0}, {"offset": 4}),
         lambda: source.check(Position(tmp_path, '{"offset": 0}')),
+        lambda: source.check(Position(tmp_path, "")),
+        source.check_whole,
     ):
         with pytest.raises(UnavailableError, match="has forgotten the records 0 to 0 of 't'"):
             look()

@@ -13,6 +13,7 @@ from penstock.policy.access.objects import Message
 from penstock.policy.events.content import (
     NODE_LIMIT,
     OWNER_LIMIT,
+    PATTERN_LIMIT,
     ContentError,
     ContentFilters,
     ContentLimitError,
@@ -20,7 +21,7 @@ from penstock.policy.events.content import (
     Range,
     find_predicate,
 )
-from penstock.policy.events.types import EventTypes
+from penstock.policy.events.types import TEXT_SEEN, EventTypes
 
 INFINITE = float("inf")
 VITALS: dict[str, Any] = {
@@ -38,6 +39,8 @@ VITALS: dict[str, Any] = {
     ],
     "adds": {"publisher": "who", "topic": "path", "properties": {"device": "device-id"}},
 }
+
+NOTE = {"name": "text", "type": "string"}
 
 
 @pytest.fixture
@@ -133,6 +136,50 @@ def test_bounds(filters: ContentFilters) -> None:
     # Nobody else notices, and what she has can be used again.
     assert filters.hold("ann", "r.pulse == -1", "home/+/vitals").text == "r.pulse == -1"
     assert filters.hold("eve", "r.pulse == 7", "home/+/vitals").compiled is held[7].compiled
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'r.path.levels().all(x, r.path.levels().all(y, !r.patient.matches(r"(a|b)*c")))',
+        "r.path.levels() . exists (x, x == r.patient)",
+        "r.path.levels().minus(r.patient.levels()).size() > 0",
+        "r.path.levels().subset(r.patient.levels())",
+        'r.path.matches(r"[ab]*a[ab]{11}c") || r.path.matches(r"[ab]*a[ab]{12}c")',
+    ],
+)
+def test_what_one_message_may_make_dear_is_no_filter(filters: ContentFilters, text: str) -> None:
+    with pytest.raises(ContentError, match=r"content filter has (no|more than one) "):
+        filters.hold("eve", text, "home/+/vitals")
+    assert not len(filters)
+
+
+def test_what_is_named_like_it_is_a_filter(filters: ContentFilters) -> None:
+    for text in ('r.path.contains("exists(")', 'r.patient in ["all", "minus"]'):
+        assert filters.hold("ann", text, "home/+/vitals").text == text
+
+
+def test_a_long_text_is_missing(filters: ContentFilters) -> None:
+    filters.types.put(
+        [Stream.model_validate({"name": "notes", "from": ["notes"], "fields": [NOTE]})]
+    )
+    for size, seen in ((TEXT_SEEN, True), (TEXT_SEEN + 1, False)):
+        found = filters.hold("ann", 'r.text.matches(r"a+$")', "notes")
+        message = Message("notes", json.dumps({"text": "a" * size}).encode())
+        assert filters.admits(found, message) is seen
+
+
+def test_patterns_are_bounded_for_each_owner(filters: ContentFilters) -> None:
+    held = [
+        filters.hold("eve", f'r.patient.matches(r"[ab]*a[ab]{{9}}{it}")', "home/+/vitals")
+        for it in range(PATTERN_LIMIT)
+    ]
+    with pytest.raises(ContentLimitError, match="pattern"):
+        filters.hold("eve", 'r.patient.matches(r"one more")', "home/+/vitals")
+    # What has none, what is held already, and what others have is not counted.
+    filters.hold("eve", "r.pulse == 1", "home/+/vitals")
+    filters.hold("eve", held[0].text, "home/+/vitals")
+    filters.hold("ann", 'r.patient.matches(r"one more")', "home/+/vitals")
 
 
 def test_streams_that_disagree_on_a_type_have_no_such_attribute(filters: ContentFilters) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ from penstock.store.audit import (
     verify,
 )
 from penstock.store.audit.log import note_witness
-from penstock.store.audit.pruning import plan_pruning
+from penstock.store.audit.pruning import ROUTINE, plan_pruning
 from penstock.store.audit.reader import entries, nodes, pruned
 from penstock.store.audit.signatures import anchor_path, load_head
 from penstock.store.database import Database
@@ -88,6 +89,17 @@ def test_each_class_has_a_number_of_its_own(log: AuditLog) -> None:
     done = prune(log, Retention(30 * DAY, 10, 30 * DAY, 10), now=NOW)
     assert done is not None
     assert (done.denials, done.others) == (490, 1)  # the other is that the log was started
+    assert seqs(log) == [1, 2, 3, *range(494, 505)]
+    assert verify(log.database, log.signer.public_keys).ok
+
+
+def test_who_reads_what_is_changed_pushes_out_no_grant(log: AuditLog) -> None:
+    log.append(some(2, A, A, A))
+    for kind in ROUTINE:
+        log.append([replace(it, kind=kind) for it in some(1, *[A] * 250)])
+    done = prune(log, Retention(30 * DAY, 10, 30 * DAY, 10), now=NOW)
+    assert done is not None
+    assert (done.denials, done.others) == (490, 1)
     assert seqs(log) == [1, 2, 3, *range(494, 505)]
     assert verify(log.database, log.signer.public_keys).ok
 

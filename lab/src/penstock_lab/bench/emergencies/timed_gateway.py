@@ -6,7 +6,7 @@ Rules that hold here:
 - It is the gateway that an operator runs, with three stopwatches: around what happens to a
   publication (prepare, decide, commit, transition), around what is decided on a delivery, and
   from the moment that a publication is looked at until it may go on, other gateways included.
-- At SIGUSR1 it forgets what it noted; at SIGUSR2 it writes the report; at SIGHUP it begins or
+- At SIGUSR1 it forgets what it noted; at SIGUSR2 it writes the report; at SIGRTMIN it begins or
   ends to look where its CPU time goes; at SIGTERM it ends.
 """
 
@@ -117,7 +117,7 @@ def main(configuration: Path, report: Path) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, forget)
         loop.add_signal_handler(signal.SIGUSR2, write)
-        loop.add_signal_handler(signal.SIGHUP, profile.toggle)
+        loop.add_signal_handler(signal.SIGRTMIN, profile.toggle)
         await run_until_told(load(configuration, {}))
 
     def write() -> None:

@@ -83,7 +83,7 @@ class TimedGateway:
 
     def toggle_profile(self) -> None:
         """Let it begin, or end, to look where its CPU time goes."""
-        os.kill(self.pid, signal.SIGHUP)
+        os.kill(self.pid, signal.SIGRTMIN)
 
     async def begin(self) -> None:
         """Let the gateway forget what it noted; return when it has."""

@@ -1,0 +1,224 @@
+"""Key groups: who may have the key of an event type or an attribute, and from when to when.
+
+     capability valid at the last refresh          capability began later
+    join ──────────────▶ key of now, no rekey     join ──────────────▶ rekey, new generation
+    leave ─────────────▶ rekey when the capability ends               expel ──▶ rekey at once
+
+Rules that hold here:
+- A member is who showed a capability; its end is the end of the membership, whatever the member
+  says. Who is expelled is out with the next generation, which starts at once.
+- The key of a generation follows from the root of the tree of keys, so that a rekey brings it to
+  all members in as many messages as the tree is high. Who joins without a rekey is sent the key
+  of this generation alone, and gets its place in the tree with the next one.
+- A key is never older than `refresh_every`.
+- What is sent to one member alone is sealed to its public key (HPKE, RFC 9180).
+- The clock and randomness are handed in. The state is plain data: whoever keeps it wraps it.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+
+from penstock.errors import PenstockError, quote
+from penstock.trust.key_ring import GroupKey
+from penstock.trust.key_tree import KEY_BYTES, KeyTree, Node, RandomBytes, Rekey, TreeMember
+
+_SUITE: Final = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+_NUMBER_BYTES: Final = 8
+
+
+class KeyGroupError(PenstockError):
+    """Who may not join, or what was not sealed for this member."""
+
+
+@dataclass
+class Membership:
+    """A member, as the manager knows it; times are milliseconds since 1970."""
+
+    name: str
+    public_key: bytes
+    until: int
+    """When its capability ends."""
+    leaf: int | None = None
+    """Its place in the tree; none before the first refresh after it joined."""
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What one member alone is sent, sealed to its public key."""
+
+    group: UUID
+    member: str
+    generation: int
+    sealed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """A new generation: what all members are sent, and what some are sent besides."""
+
+    group: UUID
+    generation: int
+    start: int
+    rekey: Rekey
+    welcomes: tuple[Welcome, ...]
+
+
+@dataclass
+class KeyGroup:
+    """The manager's side of the key group of one resource."""
+
+    resource: UUID
+    refresh_every: int
+    generation: int = 0
+    refreshed: int = 0
+    """When the generation of now started."""
+    members: dict[str, Membership] = field(default_factory=dict)
+    tree: KeyTree = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tree = KeyTree(self.resource.bytes)
+
+    @property
+    def due(self) -> int:
+        """When the next refresh is due."""
+        ends = [it.until for it in self.members.values()]
+        return min([self.refreshed + self.refresh_every, *ends])
+
+    def join(
+        self, name: str, public_key: bytes, since: int, until: int, now: int, random: RandomBytes
+    ) -> Welcome | Refresh:
+        """Take a member in whose capability was checked, without a rekey where none is needed."""
+        if not since <= now < until:
+            message = f"the capability of {quote(name)} is not valid now → it needs a new one"
+            raise KeyGroupError(message)
+        known = self.members.get(name)
+        if known is not None and known.leaf is not None:
+            self.tree.remove(known.leaf)
+        self.members[name] = Membership(name, public_key, until)
+        is_covered = since <= self.refreshed and self.tree.root_key is not None
+        if is_covered and now < self.due and (known is None or known.leaf is None):
+            return self._welcome(name, self._key(self.generation, self.refreshed).secret)
+        changed = () if known is None or known.leaf is None else (known.leaf,)
+        return self._refresh(now, random, changed)
+
+    def expel(self, name: str, now: int, random: RandomBytes) -> Refresh | None:
+        """Put a member out at once; nothing happens where there is none of this name."""
+        gone = self.members.pop(name, None)
+        if gone is None:
+            return None
+        return self._refresh(now, random, self._vacate(gone))
+
+    def refresh(self, now: int, random: RandomBytes) -> Refresh | None:
+        """Start a new generation where one is due, without those whose capability has ended."""
+        if now < self.due:
+            return None
+        changed: tuple[int, ...] = ()
+        for member in [it for it in self.members.values() if it.until <= now]:
+            del self.members[member.name]
+            changed += self._vacate(member)
+        return self._refresh(now, random, changed)
+
+    def current_key(self) -> GroupKey:
+        """Return the key of now."""
+        return self._key(self.generation, self.refreshed)
+
+    def _vacate(self, member: Membership) -> tuple[int, ...]:
+        if member.leaf is None:
+            return ()
+        self.tree.remove(member.leaf)
+        return (member.leaf,)
+
+    def _refresh(self, now: int, random: RandomBytes, changed: tuple[int, ...]) -> Refresh:
+        joined = [it for it in self.members.values() if it.leaf is None]
+        leaves: list[int] = []
+        for member in joined:
+            member.leaf = self.tree.add(random)
+            leaves.append(member.leaf)
+        before = self.tree.revision
+        rekey = self.tree.rekey({*changed, *leaves}, random)
+        self.generation += 1
+        # Two generations never start together: the time of publication tells them apart.
+        self.refreshed = max(now, self.refreshed + 1)
+        welcomes = []
+        for member, leaf in zip(joined, leaves, strict=True):
+            numbers = (leaf, before)
+            place = b"".join(it.to_bytes(_NUMBER_BYTES, "big") for it in numbers)
+            welcomes.append(self._welcome(member.name, place + self.tree.keys[Node(0, leaf)]))
+        return Refresh(self.resource, self.generation, self.refreshed, rekey, (*welcomes,))
+
+    def _key(self, generation: int, start: int) -> GroupKey:
+        root = self.tree.root_key
+        if root is None:
+            message = f"the key group of {self.resource} has no members"
+            raise KeyGroupError(message)
+        return derive_key(self.resource, generation, start, root)
+
+    def _welcome(self, name: str, content: bytes) -> Welcome:
+        public = X25519PublicKey.from_public_bytes(self.members[name].public_key)
+        content = self.refreshed.to_bytes(_NUMBER_BYTES, "big") + content
+        context = _context(self.resource, name, self.generation)
+        return Welcome(
+            self.resource, name, self.generation, _SUITE.encrypt(content, public, context)
+        )
+
+
+class GroupMember:
+    """The side of a gateway that is in a key group: follows what the manager sends."""
+
+    def __init__(self, group: UUID, name: str, private_key: X25519PrivateKey) -> None:
+        self._group = group
+        self._name = name
+        self._private_key = private_key
+        self._tree: TreeMember | None = None
+
+    def take_welcome(self, welcome: Welcome) -> GroupKey | None:
+        """Take what was sealed for this member; return the key of now, if it brings one."""
+        context = _context(self._group, self._name, welcome.generation)
+        try:
+            opened = _SUITE.decrypt(welcome.sealed, self._private_key, context)
+        except (InvalidTag, ValueError):
+            message = f"a welcome to key group {welcome.group} is not for {quote(self._name)}"
+            raise KeyGroupError(message) from None
+        start, content = _number(opened[:_NUMBER_BYTES]), opened[_NUMBER_BYTES:]
+        if len(content) == KEY_BYTES:
+            return GroupKey(self._group, welcome.generation, start, content)
+        leaf, before = _number(content[:_NUMBER_BYTES]), _number(content[_NUMBER_BYTES:-KEY_BYTES])
+        keys = {Node(0, leaf): content[-KEY_BYTES:]}
+        self._tree = TreeMember(self._group.bytes, leaf, before, keys)
+        return None
+
+    def take_refresh(self, refresh: Refresh) -> GroupKey:
+        """Follow a new generation, welcomes to this member first; return its key."""
+        for welcome in refresh.welcomes:
+            if welcome.member == self._name:
+                self.take_welcome(welcome)
+        if self._tree is None:
+            message = f"{quote(self._name)} has no place in key group {refresh.group} → join again"
+            raise KeyGroupError(message)
+        self._tree.take(refresh.rekey)
+        root = self._tree.root_key
+        assert root is not None  # noqa: S101 - `take` brings one, or raises
+        return derive_key(self._group, refresh.generation, refresh.start, root)
+
+
+def derive_key(resource: UUID, generation: int, start: int, root: bytes) -> GroupKey:
+    """Return the key of a generation, which follows from the root of the tree."""
+    named = resource.bytes + generation.to_bytes(4, "big") + start.to_bytes(8, "big")
+    secret = hmac.digest(root, b"penstock group key" + named, "sha256")
+    return GroupKey(resource, generation, start, secret)
+
+
+def _context(group: UUID, member: str, generation: int) -> bytes:
+    return b"penstock key group" + group.bytes + generation.to_bytes(4, "big") + member.encode()
+
+
+def _number(data: bytes) -> int:
+    return int.from_bytes(data, "big")

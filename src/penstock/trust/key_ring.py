@@ -1,0 +1,108 @@
+"""The keys under which messages are sealed: one for each event type or attribute, and generation.
+
+Rules that hold here:
+- A key belongs to a resource (the UUID of an event type, or of an attribute) and a generation,
+  and counts from its start until the next one starts. The time of publication tells which
+  generations may have sealed a message; the generation in the message says which one did.
+- Who seals with a generation that is over for longer than the delay is refused: the delay covers
+  messages in flight and gateways that learn of a new generation late, and no more.
+- A key that is over for longer than the delay is destroyed. What it sealed stays sealed.
+- A mark stands for a key in a message. It follows from the secret, so that only who holds
+  the key can tell which attribute is meant; it changes with each generation.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+from uuid import UUID
+
+from penstock.errors import PenstockError
+
+SECRET_BYTES: Final = 32
+MARK_BYTES: Final = 8
+
+
+class NoKeyError(PenstockError):
+    """No key of a resource is held that may be used at this time."""
+
+
+@dataclass(frozen=True)
+class GroupKey:
+    """One generation of the key of a resource; times are milliseconds since 1970."""
+
+    resource: UUID
+    generation: int
+    start: int
+    secret: bytes = field(repr=False)
+
+    @cached_property
+    def mark(self) -> bytes:
+        """What stands for this key in a message."""
+        named = self.resource.bytes + self.generation.to_bytes(4, "big")
+        return hmac.digest(self.secret, b"penstock key mark" + named, "sha256")[:MARK_BYTES]
+
+
+class KeyRing:
+    """The keys that a gateway holds. Used by one thread."""
+
+    def __init__(self, *, delay: int, skew: int) -> None:
+        """Take how long a key lives on after its end, and how far clocks may differ, in ms."""
+        self._delay = delay
+        self._skew = skew
+        self._by_resource: dict[UUID, list[GroupKey]] = {}
+        self._by_mark: dict[bytes, GroupKey] = {}
+
+    def __iter__(self) -> Iterator[GroupKey]:
+        for keys in self._by_resource.values():
+            yield from keys
+
+    def add(self, key: GroupKey) -> None:
+        """Hold a key from now on; a generation that is there already stays as it is."""
+        keys = self._by_resource.setdefault(key.resource, [])
+        if any(it.generation == key.generation for it in keys):
+            return
+        keys.append(key)
+        keys.sort(key=lambda it: it.generation)
+        self._by_mark[key.mark] = key
+
+    def drop(self, resource: UUID) -> None:
+        """Forget all keys of a resource."""
+        for key in self._by_resource.pop(resource, ()):
+            del self._by_mark[key.mark]
+
+    def newest(self, resource: UUID) -> GroupKey:
+        """Return the key to seal with."""
+        keys = self._by_resource.get(resource)
+        if not keys:
+            message = f"no key of {resource} is held → join its key group first"
+            raise NoKeyError(message)
+        return keys[-1]
+
+    def find(self, mark: bytes, published: int, now: int) -> GroupKey | None:
+        """Return the key of a mark if it may have sealed a message of this time of publication."""
+        key = self._by_mark.get(mark)
+        if key is None or published < key.start or published > now + self._skew:
+            return None
+        end = self._end_of(key)
+        return key if end is None or published <= end + self._delay else None
+
+    def destroy_old(self, now: int) -> int:
+        """Forget keys that ended longer ago than the delay; return how many."""
+        old = [
+            key
+            for key in self
+            if (end := self._end_of(key)) is not None and now > end + self._delay + self._skew
+        ]
+        for key in old:
+            self._by_resource[key.resource].remove(key)
+            del self._by_mark[key.mark]
+        return len(old)
+
+    def _end_of(self, key: GroupKey) -> int | None:
+        keys = self._by_resource[key.resource]
+        later = keys.index(key) + 1
+        return keys[later].start if later < len(keys) else None
