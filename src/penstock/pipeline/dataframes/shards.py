@@ -40,8 +40,9 @@ SIGNALS: Final = (
 """What the shards of a running view are told beside its records; null: nothing new.
 
 `opted_out`: all who do, by the numbers that stand for them in SUBJECT; counts before the records of
-the micro-batch. `erased`: people who are forgotten among what is held then, and no longer. `clock`: all that arrived before it was read; `flush`: all leave; both behind them.
-Of several rows, the one with the greatest `order` counts.
+the micro-batch. `erased`: people who are forgotten among what is held then, and no longer. `clock`:
+all that arrived before it was read; `flush`: all leave; both behind them. Of several rows, the one
+with the greatest `order` counts.
 """
 NEWEST: Final = "newest"
 SIGNAL: Final = pa.schema(
