@@ -14,6 +14,7 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -92,6 +93,21 @@ class Streams:
         except TimeoutError:
             return True
         return False
+
+
+class EventStream(StreamingResponse):
+    """A stream that is counted until it is over, also where its browser left before it began."""
+
+    def __init__(self, rounds: AsyncIterator[str], leave: Callable[[], None]) -> None:
+        super().__init__(rounds, media_type="text/event-stream")
+        self._leave = leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
 
 
 class Application:
@@ -196,7 +212,7 @@ class Application:
             self._streams.enter(values["visit"].user)
             request.scope["state"]["connection"].keep_open()
             rounds = self._rounds(values, render, page.every)
-            return StreamingResponse(rounds, media_type="text/event-stream")
+            return EventStream(rounds, partial(self._streams.leave, values["visit"].user))
 
         asked = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)
         _sign(follow, signature, asked)
@@ -207,28 +223,25 @@ class Application:
     async def _rounds(
         self, values: dict[str, Any], render: Callable[[dict[str, Any]], str | None], every: float
     ) -> AsyncIterator[str]:
-        user, shown, rested = values["visit"].user, "", 0.0
-        try:
-            while True:
-                try:
-                    made = await asyncio.to_thread(render, values)
-                except PenstockError as error:
-                    yield write_event("trouble", str(error))
-                    made = shown
-                if made is None:
-                    yield write_event("ended", "")
-                    return
-                rested += every
-                if made != shown:
-                    shown, rested = made, 0.0
-                    yield write_event("fragment", made)
-                elif rested >= _LONGEST_REST:
-                    rested = 0.0
-                    yield ":\n\n"  # so that who went away is noticed
-                if not await self._streams.rest(every):
-                    return
-        finally:
-            self._streams.leave(user)
+        shown, rested = "", 0.0
+        while True:
+            try:
+                made = await asyncio.to_thread(render, values)
+            except PenstockError as error:
+                yield write_event("trouble", str(error))
+                made = shown
+            if made is None:
+                yield write_event("ended", "")
+                return
+            rested += every
+            if made != shown:
+                shown, rested = made, 0.0
+                yield write_event("fragment", made)
+            elif rested >= _LONGEST_REST:
+                rested = 0.0
+                yield ":\n\n"  # so that who went away is noticed
+            if not await self._streams.rest(every):
+                return
 
     def _add_action(self, room: Room, path: str, run: Callable[..., Any]) -> None:
         signature = signature_of(run)

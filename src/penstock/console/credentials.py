@@ -8,6 +8,8 @@ Rules that hold here:
 - A session stands on what it was opened with: when that password changes, or the provider is
   another, it has ended.
 - Whatever is wrong with a log-in, the answer is the same, after the same time.
+- Back-offs belong to network and user together (`LoginQueue`): who guesses keeps out nobody
+  else, not even by one proxy. What failed is in the audit log, so often for each network at most.
 - A link makes an account only while nobody administers, and never changes anybody's password.
 """
 
@@ -84,8 +86,6 @@ class Credentials:
 
     async def check(self, user: str, password: str, network: str) -> str:
         """Return the proof of a right password; raise where it is not."""
-        if self._failures.is_empty(network):
-            raise TooManyError("too many wrong passwords came from this network", 30.0)
         await asyncio.to_thread(self._open_file)
         authenticator, file = self._authenticator, self._file
         try:
@@ -99,7 +99,6 @@ class Credentials:
             right = False
         known = file.user(user) if file is not None else None
         if not right or known is None:
-            self._failures.wait_for(network)
             raise WrongLoginError
         return _proof("password", known.hash)
 
@@ -151,9 +150,10 @@ class Credentials:
         known = made.user(user)
         return _proof("password", known.hash if known is not None else "")
 
-    def deny(self, user: str | None) -> None:
-        """Put a failed log-in into the audit log."""
-        self._desk.record("sign-in", user, Outcome.DENIED)
+    def deny(self, user: str | None, network: str) -> None:
+        """Put a failed log-in into the audit log, unless too many came from its network."""
+        if not self._failures.wait_for(network):
+            self._desk.record("sign-in", user, Outcome.DENIED)
 
     def _open_file(self) -> PasswordFile | None:
         """Return the file of passwords; it may come to be while the console runs."""

@@ -66,13 +66,12 @@ class SignIn:
     async def sign_in(self, request: Request, form: Form) -> Response:
         """Check a password, and open a session."""
         user, after = form.get("user", "").strip(), local_path(form.get("next", "/"))
+        network = network_of(request.scope["state"][ADDRESS])
         try:
-            proof = await self._credentials.check(
-                user, form.get("password", ""), network_of(request.scope["state"][ADDRESS])
-            )
+            proof = await self._credentials.check(user, form.get("password", ""), network)
         except (WrongLoginError, TooManyError) as error:
             if isinstance(error, WrongLoginError):
-                await asyncio.to_thread(self._credentials.deny, user or None)
+                await asyncio.to_thread(self._credentials.deny, user or None, network)
             status = 429 if isinstance(error, TooManyError) else 403
             return await asyncio.to_thread(
                 self._form, request, after, user=user, error=error, status=status
@@ -146,7 +145,8 @@ class SignIn:
         try:
             user, after = await self._openid.finish(code, state, flow)
         except PenstockError as error:
-            await asyncio.to_thread(self._credentials.deny, None)
+            network = network_of(request.scope["state"][ADDRESS])
+            await asyncio.to_thread(self._credentials.deny, None, network)
             return await asyncio.to_thread(self._form, request, "/", error=error, status=403)
         proof = self._credentials.provider_proof()
         made = await asyncio.to_thread(self._enter, user, proof, local_path(after))

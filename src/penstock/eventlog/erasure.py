@@ -10,8 +10,8 @@ Rules that hold here:
 - Who appends waits only while the newest records are looked at, and no append is lost.
 - One process at a time erases from a topic: two that copied one file would undo each other.
 - The key goes where it is the person's. Other keys stay: they tell which chunks have arrived.
-- What a view holds back is in the hands of who runs the view. `ask_to_forget` leaves a note in its
-  folder, with a number for the person and no name; the note goes when it was obeyed.
+- What a view holds back, and what a detection remembers, is in the hands of who runs it.
+  `ask_to_forget` leaves a note in its folder, which goes when it was obeyed.
 - What the disk keeps of a file that was removed is not for a program to say.
 """
 
@@ -171,28 +171,28 @@ def make_placeholder(line: bytes, key: bytes) -> bytes:
     return b"%b\t%b\t%b\t%b\n" % (offset, moment, kept, value)
 
 
-def ask_to_forget(view: Path, request: str, number: int) -> None:
-    """Ask who runs a view to forget a person, by number, among the records it holds back."""
-    folder = view / _ASKED
-    folder.mkdir(mode=0o700, exist_ok=True)
-    partial = folder / f"{request}.partial"
-    with partial.open("w") as file:
-        file.write(str(number))
+def ask_to_forget(folder: Path, request: str, person: str) -> None:
+    """Ask who runs a view or a detection to forget a person, named as it knows people."""
+    asked = folder / _ASKED
+    asked.mkdir(mode=0o700, exist_ok=True)
+    partial = asked / f"{request}.partial"
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(person)
         file.flush()
         os.fsync(file.fileno())
-    partial.replace(folder / request)
-    sync_folder(folder)
+    partial.replace(asked / request)
+    sync_folder(asked)
 
 
-def is_asked(view: Path, request: str) -> bool:
-    """Say whether a view still has to forget somebody for a request."""
-    return (view / _ASKED / request).exists()
+def is_asked(folder: Path, request: str) -> bool:
+    """Say whether somebody is still to be forgotten for a request."""
+    return (folder / _ASKED / request).exists()
 
 
-def find_asked(view: Path) -> dict[Path, int]:
-    """Return the notes of people whom a view is to forget, with their numbers."""
-    folder = view / _ASKED
-    if not folder.is_dir():
+def find_asked(folder: Path) -> dict[Path, str]:
+    """Return the notes of people who are to be forgotten."""
+    asked = folder / _ASKED
+    if not asked.is_dir():
         return {}
-    notes = (it for it in folder.iterdir() if it.suffix != ".partial")
-    return {it: int(it.read_text()) for it in notes}
+    notes = (it for it in asked.iterdir() if it.suffix != ".partial")
+    return {it: it.read_text(encoding="utf-8") for it in notes}

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from penstock.store.audit.entry import Outcome
+from penstock.store.audit.reader import read_after
+from penstock.store.database import Database
 from tests.support.console.installation import PASSWORDS, ConsoleInstallation
 from tests.support.gateway.passwords import write_passwords
 from tests.support.store.installation import until
@@ -57,6 +62,22 @@ def test_wrong_passwords_and_unknown_names_are_answered_alike(
     assert {it.status for it in wrong} == {403}
     assert all("wrong user name or password" in it.text for it in wrong)
     assert all("set-cookie" not in it.headers for it in wrong)
+
+
+def test_who_guesses_keeps_nobody_else_out_and_fills_no_log(console: ConsoleInstallation) -> None:
+    """Behind a proxy all come from one network: twenty wrong passwords locked everybody out."""
+
+    def guess(number: int) -> int:
+        return console.ask("/sign-in", form={"user": f"who-{number}", "password": "no"}).status
+
+    with ThreadPoolExecutor(10) as pool:
+        seen = set(pool.map(guess, range(50)))
+    assert seen <= {403, 429}
+    assert console.sign_in("officer")
+    with Database.open(console.config.store.connection_url()) as database, database.read() as store:
+        kept = [it.entry for it in read_after(store, -1, 10_000)]
+    denied = [it for it in kept if it.kind == "console.sign-in" and it.outcome == Outcome.DENIED]
+    assert 0 < len(denied) < 40
 
 
 def test_a_session_is_for_this_host_and_hidden_from_scripts(console: ConsoleInstallation) -> None:

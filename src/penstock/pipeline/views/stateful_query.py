@@ -49,7 +49,7 @@ SETTLING: Final = 1000
 class StatefulQuery(ViewQuery):
     """A stateful view, and the query that is it."""
 
-    _asked: Mapping[Path, int] = MappingProxyType({})
+    _asked: Mapping[Path, str] = MappingProxyType({})
     """Notes of people who are forgotten in the batch that was planned last."""
     _draining = False
     _flush = False
@@ -131,7 +131,7 @@ class StatefulQuery(ViewQuery):
             return {
                 "order": before["order"] + 1,
                 "opted_out": opted_out,
-                "erased": sorted(set(self._asked.values())),
+                "erased": sorted(set(map(int, self._asked.values()))),
                 "clock": clock,
                 "flush": flush,
             }

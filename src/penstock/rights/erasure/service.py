@@ -21,12 +21,14 @@ Rules that hold here:
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -39,7 +41,7 @@ from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
 from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog, Topic
 from penstock.eventlog.erasure import Keep, ask_to_forget, erase, is_asked
-from penstock.model.kinds import Event, Stream, View
+from penstock.model.kinds import Event, Scenario, Stream, View
 from penstock.rights.dispatch.message import (
     Dispatched,
     LeaseLostError,
@@ -50,6 +52,7 @@ from penstock.rights.dispatch.message import (
 from penstock.rights.erasure.published import erase_files
 from penstock.rights.erasure.records import (
     ABSENT,
+    ResultTrace,
     StreamRecords,
     ViewTrace,
     find_absent,
@@ -97,12 +100,21 @@ class _Case:
     traces: list[ViewTrace]
     keep: Keep
 
+    @property
+    def attributes(self) -> frozenset[str]:
+        """Attributes of events that name people."""
+        told = (it.subject for it in self.definitions.of(Stream).values())
+        followed = (it.attribute for it in self.definitions.of(Scenario).values())
+        return frozenset((*(it for it in told if it is not None), *followed))
+
 
 _LOGS: Final = ("log:", "keys", "kafka:")
 """How the steps begin that take away what views read."""
 _HELD: Final = (
     "records that it holds back: they are forgotten when it runs, before it publishes anything"
 )
+_REMEMBERED: Final = "what patterns remember of the person's events: forgotten when it runs"
+_DETECTED: Final = "detected:"
 _STATES: Final = "what it held back before, in states that Spark keeps until the next two batches"
 
 
@@ -176,7 +188,7 @@ class ErasureService:
             if step.name in done:
                 continue
             case.keep()
-            if step.name.startswith("view:") and self._running(case):
+            if step.name.startswith(("view:", _DETECTED)) and self._running(case):
                 erased = [it.at for name, it in done.items() if name.startswith(_LOGS)]
                 settle = timedelta(seconds=self._config.rights.settle)
                 wait = max(erased, default=self.book.clock() - settle) + settle - self.book.clock()
@@ -196,13 +208,19 @@ class ErasureService:
                 yield _Step(f"kafka:{stream.name}", lambda it=stream: self._erase_kafka(case, it))  # type: ignore[misc]
         yield _Step("elsewhere", lambda: self._list_others(case, streams))
         yield _Step("retained", lambda: self._clear_retained(case, streams))
-        yield _Step("detection", lambda: self._erase_detection(case, streams))
+        yield _Step("detection", lambda: self._erase_detection(case))
         yield _Step("store", lambda: self._erase_store(case))
         for trace in case.traces:
             if _is_stateful(trace.view):
                 yield _Step(_held(trace), lambda it=trace: self._ask_view(case, it))  # type: ignore[misc]
+        found = self._config.pipeline.detections
+        detected = sorted(it for it in found.iterdir() if it.is_dir()) if found.is_dir() else []
+        for folder in detected:
+            yield _Step(f"{_DETECTED}{folder.name}/held", partial(self._ask_detected, case, folder))
         for trace in case.traces:
             yield _Step(f"view:{trace.view.name}", lambda it=trace: self._erase_view(case, it))  # type: ignore[misc]
+        for folder in detected:
+            yield _Step(f"{_DETECTED}{folder.name}", partial(self._erase_detected, case, folder))
         yield _Step("scan", lambda: self._scan(case))
 
     # --- steps ---
@@ -314,7 +332,7 @@ class ErasureService:
                     os.kill(found.pid, signal.SIGUSR1)
         return _result([{"place": "retained messages", "messages": count}])
 
-    def _erase_detection(self, case: _Case, streams: list[Stream]) -> Result:
+    def _erase_detection(self, case: _Case) -> Result:
         """Let detection forget the person's events, or wait until it has."""
         place, detection = "event detection", self._detection
         if not detection.has_state():
@@ -322,8 +340,7 @@ class ErasureService:
         if not case.definitions.of(Event) and detection.discard_state():
             # No gateway will lead any more, and what is left is for nothing that is defined.
             return _result([{"place": place, "rows": 0}])
-        attributes = {it.subject for it in streams if it.subject is not None}
-        asked = detection.ask(case.request, case.person, attributes)
+        asked = detection.ask(case.request, case.person, case.attributes)
         if asked.is_settled:
             return _result([{"place": place, "rows": asked.forgotten}])
         if self.book.is_standing(case.person):
@@ -389,7 +406,7 @@ class ErasureService:
         """Ask who runs a view to forget the person among what it holds back."""
         folder = self._config.pipeline.folder / trace.view.name
         if folder.is_dir():
-            ask_to_forget(folder, case.request, self._marks.number(case.person))
+            ask_to_forget(folder, case.request, str(self._marks.number(case.person)))
         return _result([])
 
     def _await_view(self, case: _Case, trace: ViewTrace) -> list[dict[str, Any]]:
@@ -397,13 +414,31 @@ class ErasureService:
         folder = self._config.pipeline.folder / trace.view.name
         if not folder.is_dir():
             return []
-        name = f"view {trace.view.name}"
-        if is_asked(folder, case.request):
-            since = self.book.clock() - self.book.steps(case.request)[_held(trace)].at
-            if _is_running(folder) and since < _FORGETTING:
-                raise _NotYetError("views-forget", _FORGETTING_SECONDS)
-            return [_remain(name, _HELD)]
-        return [_remain(name, _STATES)]
+        forgotten = self._await_forgetting(case, folder, _held(trace))
+        return [_remain(f"view {trace.view.name}", _STATES if forgotten else _HELD)]
+
+    def _await_forgetting(self, case: _Case, folder: Path, step: str) -> bool:
+        """Wait until who runs something has forgotten the person; False: nobody runs it."""
+        if not is_asked(folder, case.request):
+            return True
+        since = self.book.clock() - self.book.steps(case.request)[step].at
+        if _is_running(folder) and since < _FORGETTING:
+            raise _NotYetError("views-forget", _FORGETTING_SECONDS)
+        return False
+
+    def _ask_detected(self, case: _Case, folder: Path) -> Result:
+        """Ask who runs a detection on Spark to forget the person."""
+        note = {"person": case.person, "attributes": sorted(case.attributes)}
+        ask_to_forget(folder, case.request, json.dumps(note))
+        return _result([])
+
+    def _erase_detected(self, case: _Case, folder: Path) -> Result:
+        """Erase from the results of a detection on Spark."""
+        place, remains = f"detected in {folder.name}", list[dict[str, Any]]()
+        if not self._await_forgetting(case, folder, f"{_DETECTED}{folder.name}/held"):
+            remains.append(_remain(place, _REMEMBERED))
+        made = erase_files(folder, ResultTrace(case.person, case.attributes), case.keep)
+        return _result([{"place": place, "rows": made.rows, "files": made.files}], remains)
 
     def _erase_topic(self, case: _Case, trace: ViewTrace, topic: Topic) -> dict[str, int]:
         published = StreamRecords(_plain(trace.stream), case.person)
@@ -469,8 +504,9 @@ class ErasureService:
 
     def _running(self, case: _Case) -> bool:
         """Say whether some view is written now."""
-        folder = self._config.pipeline.folder
-        return any(_is_running(folder / trace.view.name) for trace in case.traces)
+        folder, detections = self._config.pipeline.folder, self._config.pipeline.detections
+        places = [folder / trace.view.name for trace in case.traces]
+        return any(map(_is_running, (*places, *detections.glob("*"))))
 
 
 def _result(

@@ -343,15 +343,14 @@ class RequestBook:
             return [(row.request, row.subscriber) for row in connection.execute(wanted)]
 
     def show(self, request: str) -> tuple[Any, list[Any]] | None:
-        """Return a request and its progress."""
+        """Return a request and its progress; the work is the same where there is none."""
+        wanted = sa.select(progress_table).where(progress_table.c.request == request)
         with self._database.read() as connection:
             row = connection.execute(
                 sa.select(requests_table).where(requests_table.c.id == request)
             ).one_or_none()
-            if row is None:
-                return None
-            wanted = sa.select(progress_table).where(progress_table.c.request == request)
-            return row, list(connection.execute(wanted.order_by(progress_table.c.subscriber)))
+            progress = connection.execute(wanted.order_by(progress_table.c.subscriber)).all()
+        return None if row is None else (row, list(progress))
 
 
 _LABELS: Final = sa.LABEL_STYLE_TABLENAME_PLUS_COL
