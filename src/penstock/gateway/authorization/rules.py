@@ -102,6 +102,7 @@ class Rules:
         trusts: Trust = trust_nothing,
         place: str | None = None,
         read_key: Callable[[], bytes] | None = None,
+        home: Callable[[], str] | None = None,
     ) -> None:
         self._defined_users = defined_users
         self.engine = PurposeEngine(settings)
@@ -126,7 +127,9 @@ class Rules:
         """What clients said that they publish, where that is asked for."""
         self.contents = ContentFilters()
         """What events subscriptions are for."""
-        self._compiled = CompiledDefinitions(open_mode=open_mode, trusts=trusts, read_key=read_key)
+        self._compiled = CompiledDefinitions(
+            open_mode=open_mode, trusts=trusts, read_key=read_key, home=home
+        )
         self._compiled.access.roles.place = place
         self.authorizer = self._make_authorizer()
         self._rights = GrantedRights(open_mode=open_mode, roles_of=self._roles_of)
@@ -316,6 +319,7 @@ class Rules:
             self.consent,
             compiled.interaction,
             contents=self.contents,
+            capabilities=compiled.capabilities,
         )
 
     def _invalidate(self) -> None:

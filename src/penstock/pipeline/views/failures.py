@@ -12,8 +12,8 @@ from typing import Final
 
 from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog.connection import BrokerError
+from penstock.eventlog.registry import NO_ANSWER
 from penstock.pipeline.dataframes.shard_step import told_by
-from penstock.pipeline.records.avro import NO_ANSWER
 from penstock.store.consent import ConsentUnknownError
 
 TRIES: Final = 3

@@ -25,9 +25,9 @@ from pyspark.sql import SparkSession
 from penstock.config.sections.installation import PipelineSettings
 from penstock.errors import PenstockError
 from penstock.eventlog.connection import BrokerError
+from penstock.eventlog.registry import SchemaRegistry
 from penstock.model.kinds import Stream
 from penstock.pipeline.anonymizers.blueprint import Blueprint
-from penstock.pipeline.records.avro import RegistrySchemas
 from penstock.pipeline.sources.source import Source
 from penstock.pipeline.views.checkpoints import (
     Checkpoint,
@@ -95,7 +95,7 @@ class StreamRunner:
         self._places = Places(spark, stream, source, checkpoints)
         kafka = stream.source.kafka if stream.source else None
         registry = kafka.registry if kafka else None
-        self._find_schema = RegistrySchemas(registry) if registry else None
+        self._find_schema = SchemaRegistry(registry) if registry else None
 
     @property
     def views(self) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ class ViewRunner:
         """Who wants no part in the view, as of when it was asked last."""
         self._spark = spark
         self._sinks = sinks or Sinks(Topic(folder / blueprint.view.topic))
-        self._sink = self._sinks.find(blueprint.view.format)
+        self._sink = self._sinks.find(blueprint.view.format, blueprint.view.encoding)
         self._writer = writer or ViewWriter(folder, self._deliver)
         self._plans = folder / "plans"
         self._consent = consent
