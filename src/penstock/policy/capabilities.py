@@ -148,6 +148,8 @@ class CapabilityBook:
 
     def join(self, first: Reshaping, second: Reshaping) -> Joined:
         """Return two reshapings as one; the same one for the same two."""
+        if isinstance(first, Forcing) or isinstance(second, Forcing):
+            return Joined(first, second)  # of one message, which is not to be kept
         made = self._joined.get((first, second))
         if made is None:
             if len(self._joined) >= _KEPT:

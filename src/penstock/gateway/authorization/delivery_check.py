@@ -50,7 +50,7 @@ from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.event_loop import Clock
 from penstock.gateway.session import NO_LOCAL, Session
 from penstock.model.topics import matches
-from penstock.mqtt import Publish, PublishProperties, encode_subscription_identifiers
+from penstock.mqtt import Publish, encode_subscription_identifiers
 from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
 from penstock.policy.access.objects import Message
 from penstock.policy.consent.prohibitions import DENYING
@@ -168,11 +168,13 @@ class DeliveryCheck:
         if not rules.enforceable or rules.answers.is_among(topic):
             return self._decide_apart(session, packet)
         stamp = self._stamps.read(properties.reserved)
-        named = _find_named(session, properties, stamp)
-        if named is None:
-            return DeliveryDecision(None, OWN, lasting=True)
+        user, client, held = session.user, session.client_id, session.by_number
+        named = [held[number] for number in properties.subscription_identifiers if number in held]
+        if stamp.client == client and named:
+            named = [it for it in named if not it.options & NO_LOCAL]
+            if not named:
+                return DeliveryDecision(None, OWN, lasting=True)
         authorizer = rules.authorizer
-        user, client = session.user, session.client_id
         seen = self._see(packet, stamp, named)
         message, environment, situations = seen
         passed = waits = False
@@ -434,17 +436,6 @@ def _number(through: Iterable[Subscription]) -> bytes:
 def _weigh(before: Decision | None, decision: Decision) -> Decision:
     """Return which of two denials is told: that of a policy before that of a content filter."""
     return decision if before is None or before.part is Part.CONTENT else before
-
-
-def _find_named(
-    session: Session, properties: PublishProperties, stamp: Stamp
-) -> list[Subscription] | None:
-    """Return the subscriptions that a delivery names; None where No Local excludes them all."""
-    held = session.by_number
-    named = [held[number] for number in properties.subscription_identifiers if number in held]
-    if stamp.client != session.client_id or not named:
-        return named
-    return [it for it in named if not it.options & NO_LOCAL] or None
 
 
 _CACHED: Final = 2_048
