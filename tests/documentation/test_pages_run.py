@@ -83,6 +83,10 @@ def test_a_page_does_what_it_shows(page: str, folder: Path) -> None:
     follow(page, folder)
 
 
+def test_the_page_for_two_organisations_does_what_it_shows(folder: Path) -> None:
+    follow("docs/how-to/work-with-another-organisation.md", folder)
+
+
 def test_the_page_for_backups_does_what_it_shows(folder: Path) -> None:
     follow("docs/how-to/back-up-and-restore.md", folder)
 

@@ -115,6 +115,13 @@ VERBS: dict[str, Verb] = {
     "rbac": Verb(
         "access.rbac:command", "Reconcile Kafka's users and ACLs with the roles; a prompt for them."
     ),
+    "cert": Verb(
+        "trust.certificates:command",
+        "Say what other domains may do: issue, pass on, look at and revoke capabilities.",
+    ),
+    "event-type": Verb(
+        "trust.event_types:command", "Sign event types, and exchange them with other domains."
+    ),
     "audit": Verb("privacy.audit:command", "Read, verify and prove the audit log."),
     "up": Verb("service.processes:up", "Run the parts named in penstock.yaml."),
     "down": Verb("service.processes:down", "Stop them again, in order."),

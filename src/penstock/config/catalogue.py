@@ -33,6 +33,7 @@ from penstock.config.sections.installation import (
     SupervisorSettings,
 )
 from penstock.config.sections.rights import RightsSettings, ServerSettings
+from penstock.config.sections.trust import TrustSettings
 from penstock.config.settings import (
     BYTES,
     DEFAULT_DATA,
@@ -82,6 +83,7 @@ class Config(Settings):
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
+    trust: TrustSettings = Field(default_factory=TrustSettings)
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings)
 
     _source: Source | None = PrivateAttr(default=None)

@@ -110,6 +110,10 @@ CHECKS: Final[Mapping[str, KindCheck]] = {
             }
         ),
     ),
+    "stream": KindCheck("checks.streams:check_streams", frozenset({"event-type"})),
+    "event-type": KindCheck("trust_checks:check_event_types", frozenset({"event-type"})),
+    "capability": KindCheck("trust_checks:check_capabilities"),
+    "revocation-list": KindCheck("trust_checks:check_revocation_lists"),
     "user": KindCheck("checks.access:check_users", frozenset({"role"})),
     "view": KindCheck(
         "view_checks:check_views",

@@ -60,6 +60,8 @@ class Concern(enum.Flag):
     """Which messages reach whom in which context, and what of them."""
     STATE = enum.auto()
     """What commands on the purpose state did, for those who have to follow them."""
+    TRUST = enum.auto()
+    """What crosses the borders of a domain, and who lets whom do what there."""
     CONTROLS = enum.auto()
     """What people can choose and ask for, and who honours it."""
 

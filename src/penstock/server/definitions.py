@@ -1,4 +1,4 @@
-"""Controls, front ends and services, registered over the network.
+"""Controls, front ends and services, registered over the network; event types for other domains.
 
     PUT /v1/definitions/KIND/NAME ──▶ checked as `apply` checks ──▶ stored, audited, followed
                                            └─▶ 422, with every problem and what to write instead
@@ -7,6 +7,7 @@ Rules that hold here:
 - It takes the right to administer, as everywhere: whoever changes a service's address, or who acts
   for it, says where people's requests go.
 - Only these three kinds can be named. No right, role or policy changes here.
+- Signed event types are for other domains to know: whoever has a token may read them all.
 - The answer comes when this server follows the change; others follow within their lease.
 """
 
@@ -72,8 +73,20 @@ class DefinitionText(DefinitionQuery):
     json_text: Annotated[str, Field(max_length=TEXT_LIMIT)]
 
 
+class EventTypesShape(shapes.Shape):
+    """Signed event types, as definitions: each proves itself to whoever applies it."""
+
+    event_types: list[dict[str, Any]]
+
+
 def add_routes(app: FastAPI, operations: PrivacyOperations) -> None:
     """Add the routes of definitions."""
+
+    @app.get("/v1/event-types")
+    async def list_event_types(user: User) -> EventTypesShape:
+        """Give the signed event types that are registered here, for other domains."""
+        found = await operations.event_types(user)
+        return EventTypesShape(event_types=[it.fields() for it in found])
 
     @app.get("/v1/definitions/{kind}/{name}")
     async def show_definition(

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from penstock.definitions import DefinitionSet
 from penstock.errors import DeniedError, PenstockError, quote
 from penstock.model.document import Document, Key
-from penstock.model.kinds import Control, ControlPublisher, User
+from penstock.model.kinds import Control, ControlPublisher, EventType, User
 from penstock.rights.accountability import make_receipt
 from penstock.rights.broker import Intake, PrivacyBroker, Submission
 from penstock.rights.inquiries import (
@@ -46,6 +46,7 @@ from penstock.telemetry import counter, histogram
 OPERATIONS: Final = (
     "submit", "batch", "signal", "status", "list", "acknowledge", "complete", "states",
     "publisher", "find", "contact", "receipt", "definition", "define", "undefine",
+    "event_types",
 )  # fmt: skip
 CALLS: Final = counter(
     "penstock_server_calls",
@@ -122,6 +123,12 @@ class Brokerage:
         if found is None:
             raise DeniedError(f"there is no {key.kind} {quote(key.name)}", fix="check its name")
         return found
+
+    def list_event_types(self, desk: Desk) -> list[Document]:
+        """Return the signed event types that are registered: they are meant for others."""
+        del desk
+        held = self._definitions.definitions.snapshot().documents
+        return [held[key] for key in sorted(held) if key.kind == EventType.kind]
 
     def define(
         self, desk: Desk, user: str, key: Key, document: Document | None
@@ -303,6 +310,10 @@ class PrivacyOperations:
         return await self._run(
             "definition", user, lambda desk: self._brokerage.definition(desk, user, key)
         )
+
+    async def event_types(self, user: str) -> list[Document]:
+        """Return the signed event types."""
+        return await self._run("event_types", user, self._brokerage.list_event_types)
 
     async def define(self, user: str, document: Document) -> DefinitionChange:
         """Register or change a control, publisher or subscriber."""

@@ -317,6 +317,7 @@ def test_secrets_are_places() -> None:
         ("broker", "key"): config.broker.key,
         ("kafka", "key"): config.kafka.key,
         ("pipeline", "key"): config.pipeline.key,
+        ("trust", "key"): config.trust.key,
     }
 
 

@@ -29,6 +29,7 @@ from penstock.model.kinds.roles import (
     Role,
 )
 from penstock.model.kinds.streams import Stream
+from penstock.model.kinds.trust import Capability, EventType, RevocationList
 from penstock.model.kinds.views import Hierarchy, View
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Appointment",
     "Attributes",
     "AuthorisationRule",
+    "Capability",
     "Concern",
     "Control",
     "ControlPublisher",
@@ -46,6 +48,7 @@ __all__ = [
     "EmergencyPolicy",
     "Enforcement",
     "Event",
+    "EventType",
     "Group",
     "Hierarchy",
     "ObjectShape",
@@ -58,6 +61,7 @@ __all__ = [
     "PurposeState",
     "Reservation",
     "Restriction",
+    "RevocationList",
     "Right",
     "Role",
     "Scenario",

@@ -15,7 +15,15 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from penstock.errors import quote
-from penstock.model.definition import NAME_LIMIT, Concern, Definition, Part, register
+from penstock.model.definition import (
+    NAME_LIMIT,
+    Concern,
+    Definition,
+    Part,
+    PlainName,
+    Reference,
+    register,
+)
 from penstock.model.kinds.fields import AHEAD, Milliseconds, TopicPattern, named_levels
 
 RESERVED: Final = "penstock:"
@@ -249,6 +257,12 @@ class Stream(Definition):
     name: TopicName = Field(description="What the stream is called, and its topic's name.")
     fields: tuple[StreamField, ...] = Field(
         min_length=1, max_length=FIELD_LIMIT, strict=False, description="The fields, in order."
+    )
+    event_type: Annotated[PlainName, Reference("event-type")] | None = Field(
+        default=None,
+        description="The signed event type whose attributes the fields are, by name and type. "
+        "Fields may be left out then: applying writes them. Who reads and writes the topics of "
+        "another domain's type needs a capability.",
     )
     subject: FieldName | None = Field(
         default=None,

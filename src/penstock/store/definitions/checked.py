@@ -14,12 +14,15 @@ Rules that hold here:
 - A document that has a signature already is stored as it is, where that signature is right:
   a copy from another installation, or of a changed one, is refused.
 - Signatures that were looked at once are remembered, in limited number.
+- What other domains signed is looked at when it is registered: certificates hold then, and no list
+  of revocations takes the place of a newer one.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,10 +30,11 @@ from sqlalchemy import Connection
 
 from penstock.definitions import DefinitionSet
 from penstock.definitions.checks import Locate, locate_by_key
-from penstock.definitions.set import Trust, trust_nothing
+from penstock.definitions.checks.streams import fill_streams
+from penstock.definitions.set import Trust, load_check, trust_nothing
 from penstock.errors import DeniedError, Problem, UsageError, quote
 from penstock.model.document import Document, Key
-from penstock.model.kinds import Appointment
+from penstock.model.kinds import Appointment, EventType, RevocationList
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.definitions.documents import Delete, Edit, Put, Snapshot, edits_between
 from penstock.store.definitions.history import Change, Definitions
@@ -42,6 +46,7 @@ if TYPE_CHECKING:  # who only reads definitions without appointments needs no ke
 _PURPOSE: Final = b"penstock appointment v1"
 _SIGNATURE: Final = re.compile(r"([0-9a-f]{32}):([0-9a-f]{128})", re.ASCII)
 _REMEMBERED: Final = 131_072
+_SIGNED_ELSEWHERE: Final = frozenset({EventType.kind, RevocationList.kind})
 
 
 def _statement(appointment: Appointment) -> bytes:
@@ -230,7 +235,10 @@ class CheckedDefinitions:
 
         def plan(now: Snapshot) -> _Plan:
             then = self.definitions.snapshot_at(epoch).documents
-            wanted = (now.documents.keys() | then.keys()) - {STATE} if named is None else named
+            # Nor does a revocation come undone: lists of revocations stay the newest.
+            both = now.documents.keys() | then.keys()
+            kept = {STATE} | {it for it in both if it.kind == RevocationList.kind}
+            wanted = both - kept if named is None else named
             for key in named or ():
                 if key not in now.documents and key not in then:
                     raise UsageError(
@@ -264,7 +272,9 @@ class CheckedDefinitions:
         def edit(now: Snapshot) -> Sequence[Edit]:
             nonlocal put, made
             put, gone = plan(now)
-            made = self.meaning(now).change(put, gone, locate=locate, problems=problems)
+            put = fill_streams(put, now.documents)
+            objections = [*problems, *_object_to(put, now)]
+            made = self.meaning(now).change(put, gone, locate=locate, problems=objections)
             return [*map(Put, put), *map(Delete, gone)]
 
         def finish(connection: Connection, change: Change) -> None:
@@ -280,6 +290,14 @@ class CheckedDefinitions:
         if made is not None and all(stored[it.key].body == it.body for it in put):
             self._held = (change.after, made)
         return change
+
+
+def _object_to(documents: Sequence[Document], now: Snapshot) -> list[Problem]:
+    """Return what speaks against what other domains signed, at this moment."""
+    if not any(it.kind in _SIGNED_ELSEWHERE for it in documents):
+        return []
+    found: list[Problem] = load_check("trust_checks:admit")(documents, now.documents, time.time())
+    return found
 
 
 CHANGED = "definitions.changed"

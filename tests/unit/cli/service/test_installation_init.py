@@ -41,6 +41,7 @@ def test_it_writes_the_defaults_the_folder_and_private_keys(tmp_path: Path) -> N
             f"{data}/keys/broker.key",
             f"{data}/keys/kafka-credentials.key",
             f"{data}/keys/masks.key",
+            f"{data}/keys/domain.key",
         ],
     }
     config = load(tmp_path / "penstock.yaml", {})

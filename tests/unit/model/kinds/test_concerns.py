@@ -37,6 +37,7 @@ def test_rules_and_settings_are_a_part_of_access() -> None:
         ),
         (Concern.VIEWS, {"stream", "view", "hierarchy", "transformation"}),
         (Concern.INTERACTION, {"restriction", "table", "transformation"}),
+        (Concern.TRUST, {"event-type", "capability", "revocation-list"}),
         (Concern.KAFKA, {"user", "role", "view", "stream"}),
     ],
 )

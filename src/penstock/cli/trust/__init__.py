@@ -1,0 +1,1 @@
+"""What crosses the borders of a domain: keys, capabilities, signed event types."""
