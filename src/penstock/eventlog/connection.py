@@ -2,6 +2,8 @@
 
 Rules that hold here:
 - Settings with a password in them are made when a client is made, and kept nowhere.
+- Penstock logs in as its settings say: by password, token or certificate. Users log in by
+  password, wherever `kafka.user_logins` says.
 - A user's groups and transactions begin with the user's name and a colon. Names have no
   colon, so nobody gets into those of another.
 - Producers are idempotent and wait for all copies.
@@ -11,15 +13,24 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
 from typing import Any, Final
 
-from penstock.config.sections.brokers import KafkaSettings
+from typing_extensions import override
+
+from penstock.config.sections.brokers import KafkaSettings, KafkaTokenSettings
 from penstock.errors import UnavailableError
 
 SEPARATOR = ":"
 REASON_LIMIT = 300
 GREETING_SECONDS: Final = 6.0
 """How long a person waits to hear that no broker answers. What is asked later may take longer."""
+_TOKEN_LIMIT: Final = 1 << 16
 TOPIC_CONFIG: Final = {"message.timestamp.type": "LogAppendTime"}
 """What topics of streams and views are made with."""
 
@@ -43,26 +54,102 @@ def require_bootstrap(settings: KafkaSettings) -> str:
     return settings.bootstrap
 
 
-def client_settings(settings: KafkaSettings, user: str, password: str) -> dict[str, Any]:
-    """Return what every client of a user needs."""
+def client_settings(
+    settings: KafkaSettings, user: str | None = None, password: str | None = None
+) -> dict[str, Any]:
+    """Return what every client of a user needs; of Penstock's own where no password is given."""
+    how = settings if password is None else settings.for_users()
     found: dict[str, Any] = {
-        "bootstrap.servers": require_bootstrap(settings),
-        "security.protocol": settings.security.upper(),
-        "sasl.mechanism": settings.mechanism,
-        "sasl.username": user,
-        "sasl.password": password,
+        "bootstrap.servers": require_bootstrap(how),
+        "security.protocol": how.security.upper(),
         "client.id": "penstock",
         # Errors arrive as exceptions, in our words.
         "log_level": 0,
     }
-    if settings.ca is not None:
-        found["ssl.ca.location"] = str(settings.ca)
+    if how.ca is not None:
+        found["ssl.ca.location"] = str(how.ca)
+    if how.certificate is not None and how.certificate_key is not None:
+        found["ssl.certificate.location"] = str(how.certificate)
+        found["ssl.key.pem"] = how.certificate_key.read_text()
+    if how.security == "ssl":
+        return found
+    found["sasl.mechanism"] = how.mechanism
+    if how.mechanism == "OAUTHBEARER":
+        return found | _token_settings(how.token)
+    found["sasl.username"] = user or how.user
+    found["sasl.password"] = read_password(how) if password is None else password
     return found
+
+
+def _token_settings(token: KafkaTokenSettings) -> dict[str, Any]:
+    url, secret = require_token_endpoint(token)
+    found = {
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": url,
+        "sasl.oauthbearer.client.id": token.client,
+        "sasl.oauthbearer.client.secret": secret,
+    }
+    if token.scope is not None:
+        found["sasl.oauthbearer.scope"] = token.scope
+    if token.ca is not None:
+        found["https.ca.location"] = str(token.ca)
+    return found
+
+
+def require_token_endpoint(token: KafkaTokenSettings) -> tuple[str, str]:
+    """Return where tokens are asked for, and the secret of the client that asks."""
+    if token.url is None or token.secret is None:
+        raise UnavailableError(
+            "it is not known where tokens for Kafka come from",
+            fix="set kafka.token.url and kafka.token.secret in penstock.yaml",
+        )
+    return token.url, token.secret.read_text()
+
+
+def fetch_token(token: KafkaTokenSettings) -> str:
+    """Ask the log-in service for a token, by client credentials (RFC 6749, 4.4)."""
+    url, secret = require_token_endpoint(token)
+    form = {"grant_type": "client_credentials"} | ({"scope": token.scope} if token.scope else {})
+    basic = base64.b64encode(f"{token.client}:{secret}".encode()).decode()
+    request = urllib.request.Request(  # noqa: S310 - http and https only, say the settings
+        url, urllib.parse.urlencode(form).encode(), {"Authorization": f"Basic {basic}"}
+    )
+    context = ssl.create_default_context(cafile=token.ca) if url.startswith("https") else None
+    opener = urllib.request.build_opener(
+        _NoRedirect(), urllib.request.HTTPSHandler(context=context)
+    )
+    try:
+        with opener.open(request, timeout=GREETING_SECONDS) as answer:
+            found = json.loads(answer.read(_TOKEN_LIMIT))["access_token"]
+    except urllib.error.HTTPError as error:
+        raise _no_token(f"it says {error.code}") from None
+    except OSError as error:
+        raise _no_token(str(getattr(error, "reason", error))[:REASON_LIMIT]) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise _no_token("its answer holds no token") from None
+    if not isinstance(found, str) or not found.isascii() or not found.isprintable():
+        raise _no_token("its answer holds no token")
+    return found
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Sends the secret nowhere else."""
+
+    @override
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _no_token(reason: str) -> UnavailableError:
+    return UnavailableError(
+        f"the log-in service gave no token for Kafka: {reason}",
+        fix="check kafka.token, and that the service runs",
+    )
 
 
 def admin_settings(settings: KafkaSettings) -> dict[str, Any]:
     """Return the settings of Penstock's own client."""
-    return client_settings(settings, settings.user, read_password(settings))
+    return client_settings(settings)
 
 
 def read_password(settings: KafkaSettings) -> str:
@@ -75,9 +162,12 @@ def read_password(settings: KafkaSettings) -> str:
 
 
 def consumer_settings(
-    settings: KafkaSettings, user: str, password: str, *, group: str = "reader"
+    settings: KafkaSettings, user: str, password: str | None, *, group: str = "reader"
 ) -> dict[str, Any]:
-    """Return the settings of a consumer that sees committed records only, from the first."""
+    """Return the settings of a consumer that sees committed records only, from the first.
+
+    Without a password it is Penstock's own.
+    """
     return {
         **client_settings(settings, user, password),
         "group.id": owned_name(user, group),
@@ -88,7 +178,7 @@ def consumer_settings(
 
 
 def producer_settings(
-    settings: KafkaSettings, user: str, password: str, *, transaction: str | None = None
+    settings: KafkaSettings, user: str, password: str | None, *, transaction: str | None = None
 ) -> dict[str, Any]:
     """Return the settings of a producer that neither loses nor repeats a record."""
     found = {
@@ -108,7 +198,8 @@ def explain(what: str, error: BaseException) -> BrokerError:
     reason = str(cause.str() if hasattr(cause, "str") else cause)[:REASON_LIMIT]
     name = str(cause.name()) if hasattr(cause, "name") else ""
     fixes = {
-        "_AUTHENTICATION": "check kafka.user and kafka.password, or the user's password",
+        "_AUTHENTICATION": "check how kafka logs in (mechanism, user, password, token), or the "
+        "user's password",
         "_ALL_BROKERS_DOWN": "check kafka.bootstrap, and that its brokers run",
         "_TRANSPORT": "check kafka.bootstrap, and that its brokers run",
         "UNKNOWN_TOPIC_OR_PART": "make the topic; views and `penstock connect` make theirs",

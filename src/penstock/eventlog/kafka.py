@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import (
+    OFFSET_END,
     Consumer,
     KafkaError,
     KafkaException,
@@ -39,7 +40,6 @@ from penstock.eventlog.connection import (
     consumer_settings,
     explain,
     producer_settings,
-    read_password,
 )
 from penstock.eventlog.files import MAX_KEY, Record, check_value
 
@@ -86,9 +86,9 @@ class KafkaLog:
         self._noted: KafkaError | None = None
 
     @property
-    def password(self) -> str:
-        """The password of the user; Penstock's own is read when it is needed."""
-        return read_password(self.settings) if self._password is None else self._password
+    def password(self) -> str | None:
+        """The password of the user; None for Penstock's own, who logs in as the settings say."""
+        return self._password
 
     def topic(self, name: str) -> KafkaTopic:
         """Return a topic; it need not be there yet."""
@@ -274,6 +274,17 @@ class KafkaTopic:
             what = f"it did not take tombstones for {quote(self.name)}"
             raise self._log.explain(what, KafkaException(wrong[0]) if wrong else TimeoutError())
         return len(partitions)
+
+    def delete_records(self) -> None:
+        """Delete all records that are there now; offsets go on behind them."""
+        asked = [TopicPartition(self.name, it, OFFSET_END) for it in self.describe().partitions]
+        answers = self._log.admin.delete_records(asked, request_timeout=self._timeout)
+        for answer in answers.values():
+            try:
+                answer.result(self._timeout + 5)
+            except (KafkaException, TimeoutError) as error:
+                what = f"it did not delete the records of {quote(self.name)}"
+                raise self._log.explain(what, error) from error
 
     def describe(self) -> TopicDescription:
         """Return id and partitions of the topic; raise where there is none."""

@@ -5,6 +5,8 @@ Rules that hold here:
   and may read the views that name one of these roles.
 - Users have the roles of their definition, and those that activation rules lead to now. Kafka has
   no sessions of ours: all conditions count each time, and no place is known.
+- A user with a certificate has the ACLs twice: as the user, and as the principal that Kafka makes
+  of the certificate. Its name has an equals sign, which no user's has.
 - Reading needs a consumer group, writing in transactions a transaction: each user has all
   that begin with the user's own name and a colon, and no others.
 - There are no deny ACLs: what is not allowed is denied, and an ACL is revoked by deleting it,
@@ -50,6 +52,11 @@ class Acl(NamedTuple):
         return f"{self.permission} {self.operation} {self.resource} {self.name}{rest}{where}"
 
 
+def principals_of(name: str, certificate: str | None) -> tuple[str, ...]:
+    """Return what Kafka calls a user: by name, and by certificate where there is one."""
+    return (name,) if certificate is None else (name, certificate)
+
+
 class TopicAccess(NamedTuple):
     """What a permission resolves to: one topic or all of a prefix, to read or to write."""
 
@@ -71,6 +78,7 @@ class WantedAccess:
 
     def __init__(self, definitions: DefinitionSet) -> None:
         self.users: dict[str, User] = {}
+        self.principals: dict[str, User] = {}
         self.roles: dict[str, Role] = {}
         self.views: dict[str, View] = {}
         self.streams: dict[str, Stream] = {}
@@ -79,6 +87,8 @@ class WantedAccess:
             match found:
                 case User():
                     self.users[key.name] = found
+                    for name in principals_of(key.name, found.certificate):
+                        self.principals[name] = found
                 case Role():
                     self.roles[key.name] = found
                 case View():
@@ -134,9 +144,12 @@ class WantedAccess:
         """When time alone may change who has which roles, in milliseconds since 1970."""
         return None if self._directory is None else self._directory.roles.due_for_all
 
-    def acls(self, user: str) -> frozenset[Acl]:
-        """Return the ACLs that a user should have; none for one who is unknown or blocked."""
-        held = self.users.get(user)
+    def acls(self, principal: str) -> frozenset[Acl]:
+        """Return the ACLs that a user should have, by name or by certificate.
+
+        None for one who is unknown or blocked.
+        """
+        held = self.principals.get(principal)
         if held is None or held.blocked:
             return frozenset()
         roles = self.roles_of(held)
@@ -145,7 +158,7 @@ class WantedAccess:
             access = self.access_of_roles(roles)
             topics = frozenset(Acl("topic", item.pattern, item.name, item.allow) for item in access)
             self._topic_acls[roles] = topics
-        own = f"{user}{SEPARATOR}"
+        own = f"{held.name}{SEPARATOR}"
         found = set(topics)
         operations = {acl.operation for acl in topics}
         if "read" in operations:
@@ -164,7 +177,7 @@ class WantedAccess:
                 yield name
 
     def touched(self, before: Mapping[Key, Document], after: Mapping[Key, Document]) -> set[str]:
-        """Return the users whose ACLs a change may have changed; this is the access after it.
+        """Return the principals whose ACLs a change may have changed; this is the access after it.
 
         A user who lost a role without being changed lost it through a role that was changed,
         and still has that one: so looking at the access after the change finds all.
@@ -174,7 +187,7 @@ class WantedAccess:
         streams: set[str] = set()
         if _change_who(before, after):
             # Whom it gives and takes a role from, only both sets together would tell.
-            return set(self.users)
+            return set(self.principals)
         for key in before.keys() | after.keys():
             if key.kind not in _KINDS:
                 continue
@@ -183,6 +196,10 @@ class WantedAccess:
                 continue
             if key.kind == "user":
                 users.add(key.name)
+                # One that it no longer has is looked at, too.
+                users.update(
+                    found for it in (old, new) if it and (found := it.body.get("certificate"))
+                )
             elif key.kind == "role":
                 roles.add(key.name)
             elif key.kind == "stream":
@@ -196,7 +213,9 @@ class WantedAccess:
             views = [view for view in self.views.values() if view.stream in streams]
             roles.update(role for view in views for role in view.roles)
             roles.update(self._naming("view", {view.name for view in views}))
-        return users | set(self.users_of(roles))
+        for name in self.users_of(roles):
+            users.update(principals_of(name, self.users[name].certificate))
+        return users
 
     def _naming(self, word: str, names: set[str]) -> Iterator[str]:
         for role in self.roles.values():
@@ -270,8 +289,9 @@ class UserStatus:
     all_roles: tuple[str, ...]
     permissions: tuple[str, ...]
     blocked: bool
-    login: str  # ready, pending, or none: no password was set
+    login: str  # ready, pending, certificate, or none: no password was set
     pending: bool
+    certificate: str | None = None
 
     def as_data(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
@@ -301,7 +321,7 @@ def user_status(
     user = access.users[name]
     roles = access.roles_of(user)
     allowed = access.access_of_roles(roles)
-    login = "none"
+    login = "none" if user.certificate is None else "certificate"
     if row is not None and row.credential is not None:
         login = "pending" if row.is_pending else "ready"
     return UserStatus(
@@ -312,6 +332,7 @@ def user_status(
         blocked=user.blocked,
         login=login,
         pending=behind or login == "pending",
+        certificate=user.certificate,
     )
 
 

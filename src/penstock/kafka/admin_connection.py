@@ -1,4 +1,4 @@
-"""A connection to one broker: SASL login, and the admin requests on SCRAM users and ACLs.
+"""A connection to one broker: login, and the admin requests on SCRAM users and ACLs.
 
 librdkafka takes a password to change a user's credential; we keep no password, only what
 is left of it, salted and iterated, which the protocol takes as it is. Where it is not
@@ -28,6 +28,7 @@ from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UnavailableError, quote
 from penstock.eventlog.connection import (
     GREETING_SECONDS,
+    fetch_token,
     read_password,
     require_bootstrap,
 )
@@ -104,28 +105,25 @@ class AdminConnection(ExitStack):
         *,
         address: str | None = None,
     ) -> Self:
-        """Log in at the first broker that can be reached; as Penstock's own user if none is named.
+        """Log in at the first broker that can be reached; as Penstock where no password is given.
 
         `address` asks for one broker. Raise `UnavailableError` where there is none,
         `LoginRefusedError` where it says no. A broker that is silent is passed over soon: it is
         after the login that it may take its time.
         """
         troubles = []
-        places = [address] if address else require_bootstrap(settings).split(",")
+        how = settings if password is None else settings.for_users()
+        places = [address] if address else require_bootstrap(how).split(",")
         limit = min(settings.timeout, GREETING_SECONDS / len(places))
         for place in places:
             try:
-                connection = _connect(settings, place, limit)
+                connection = _connect(how, place, limit)
             except OSError as error:
                 troubles.append(f"{place}: {error.strerror or error}")
                 continue
             broker = cls(connection, place)
             try:
-                broker._login(
-                    settings.mechanism,
-                    user or settings.user,
-                    read_password(settings) if password is None else password,
-                )
+                broker._login(how, user or how.user, password)
             except _SilentError as error:
                 broker.close()
                 troubles.append(f"{place} {error.cause}")
@@ -252,11 +250,25 @@ class AdminConnection(ExitStack):
         self._allow(response, "did not describe itself")
         return response
 
-    def _login(self, mechanism: str, user: str, password: str) -> None:
-        named = mechanism.encode()
+    def _login(self, how: KafkaSettings, user: str, password: str | None) -> None:
+        if how.security == "ssl":
+            # A broker that does not take the certificate breaks off at the first question.
+            self._ask(_API_VERSIONS, b"")
+            return
+        named = how.mechanism.encode()
         response = self._ask(_HANDSHAKE, struct.pack(">h", len(named)) + named)
         self._refuse(response.short(), user)
-        login = Login(mechanism, user, password)
+        if how.mechanism == "OAUTHBEARER":
+            bearer = f"n,,\x01auth=Bearer {fetch_token(how.token)}\x01\x01"
+            # RFC 7628: what is wrong comes as an answer, and fails with the next message.
+            if self._authenticate(bearer.encode(), user):
+                self._authenticate(b"\x01", user)
+            return
+        secret = read_password(how) if password is None else password
+        if how.mechanism == "PLAIN":
+            self._authenticate(f"\0{user}\0{secret}".encode(), user)
+            return
+        login = Login(how.mechanism, user, secret)
         first = self._authenticate(login.first(), user)
         login.check(self._authenticate(login.final(first), user))
 
@@ -273,7 +285,7 @@ class AdminConnection(ExitStack):
             raise LoginRefusedError(
                 f"Kafka at {self._address} does not let {quote(user)} in: "
                 f"{_CODES.get(code, f'error {code}')}",
-                fix="check kafka.user, kafka.password and kafka.mechanism",
+                fix="check how kafka logs in: mechanism, user, password, token",
             )
 
     def _allow(self, response: ResponseReader, what: str) -> None:
@@ -328,11 +340,23 @@ def _connect(settings: KafkaSettings, address: str, limit: float) -> socket.sock
     host, _, port = address.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     connection = socket.create_connection((bare, int(port)), timeout=limit)
-    if settings.security != "sasl_ssl":
+    if settings.security == "sasl_plaintext":
         return connection
     try:
         context = ssl.create_default_context(cafile=settings.ca)
+        if settings.certificate is not None and settings.certificate_key is not None:
+            context.load_cert_chain(
+                settings.certificate, settings.certificate_key.path, _refuse_encrypted
+            )
         return context.wrap_socket(connection, server_hostname=bare)
     except OSError:
         connection.close()
         raise
+
+
+def _refuse_encrypted() -> str:
+    """Stand where OpenSSL would ask the terminal."""
+    raise UnavailableError(
+        "the key of our own certificate for Kafka is encrypted",
+        fix="store it unencrypted, in a file of mode 0600",
+    )

@@ -70,22 +70,35 @@ class Administration:
         self._iterations = iterations
         self._audit = audit
 
-    def add_user(self, name: str, password: str, roles: Iterable[str] = ()) -> ReconcileResult:
-        """Add a user with a password."""
+    def add_user(
+        self,
+        name: str,
+        password: str | None,
+        roles: Iterable[str] = (),
+        *,
+        certificate: str | None = None,
+    ) -> ReconcileResult:
+        """Add a user with a password, a certificate or both."""
         if name in self._own:
             raise UsageError(
                 f"{quote(name)} is Penstock's own user at Kafka", fix="choose another name"
             )
-        sealed = self._vault.seal(name, derive(password, self._mechanism, self._iterations))
+        sealed = None
+        if password is not None:
+            sealed = self._vault.seal(name, derive(password, self._mechanism, self._iterations))
         key = Key("user", name)
+        body: dict[str, Any] = {"roles": list(roles)}
+        if certificate is not None:
+            body["certificate"] = certificate
 
         def then(connection: Connection, change: Change) -> None:
             if key not in change.created:
                 raise UsageError(f"there is a user {quote(name)} already", fix="choose another")
-            self._users.put_within(connection, name, sealed)
+            if sealed is not None:
+                self._users.put_within(connection, name, sealed)
 
         change = self._definitions.apply(
-            [Document("user", name, {"roles": list(roles)})],
+            [Document("user", name, body)],
             actor=self._actor,
             reason=f"add user {name}",
             then=then,
@@ -323,7 +336,7 @@ def open_administration(
         CredentialVault.open(settings.key),
         actor=actor,
         own=[settings.user],
-        mechanism=settings.mechanism,
+        mechanism=settings.scram,
         iterations=settings.iterations,
         audit=audit,
     )

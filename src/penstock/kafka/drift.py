@@ -133,19 +133,19 @@ def find_undeclared(wanted: WantedAccess) -> list[tuple[str, str]]:
 
 def compare_users(
     found: Drift,
-    defined: Iterable[str],
+    wanted: WantedAccess,
     kept: Mapping[str, KafkaUser],
     there: AbstractSet[str],
     own: AbstractSet[str],
 ) -> None:
     """Add to `found` how the users of a cluster differ from those defined."""
-    mine = set(defined)
+    mine = wanted.principals.keys() - own
     for name in sorted(mine):
         row = kept.get(name)
         if row is not None and row.credential is not None:
             if row.is_pending or name not in there:
                 found.users_to_put.append(name)
-        elif name not in there:
+        elif name not in there and wanted.principals[name].certificate is None:
             found.without_password.append(name)
     found.users_to_remove += sorted(kept.keys() - mine)
     found.foreign_users += sorted(there - mine - kept.keys() - own)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from penstock.errors import UsageError
+from penstock.kafka.acls import principals_of
 from penstock.store.definitions.documents import Snapshot
 from penstock.store.definitions.history import Definitions
 from penstock.store.kafka_users import KafkaUsers
@@ -38,7 +39,12 @@ class Reached:
     @classmethod
     def of(cls, snapshot: Snapshot) -> Self:
         """Return what these definitions bring to a cluster."""
-        users = frozenset(key.name for key in snapshot.documents if key.kind == "user")
+        users = frozenset(
+            name
+            for key, document in snapshot.documents.items()
+            if key.kind == "user"
+            for name in principals_of(key.name, document.body.get("certificate"))
+        )
         return cls(snapshot.epoch, snapshot.mark, users)
 
 

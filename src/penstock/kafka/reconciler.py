@@ -211,7 +211,7 @@ class Reconciler:
                     continue
                 wanted = WantedAccess(definitions)
                 touched = wanted.touched(before.documents, snapshot.documents)
-                touched |= self._users.pending() | (self._users.names() - wanted.users.keys())
+                touched |= self._users.pending() | (self._users.names() - wanted.principals.keys())
                 touched -= self._own
                 if len(touched) > MANY:
                     kept = self._users.users()
@@ -238,7 +238,7 @@ class Reconciler:
         kept = self._users.users()
         wanted = WantedAccess(definitions)
         found = self._compare_all(cluster, wanted, kept)
-        touched = (wanted.users.keys() | kept.keys()) - self._own
+        touched = (wanted.principals.keys() | kept.keys()) - self._own
         done = self._repair_drift(cluster, found, wanted, touched, kept, snapshot, holding)
         if prune:
             # Brokers need the ACLs on the cluster resource; those are for people to see.
@@ -263,8 +263,8 @@ class Reconciler:
         found = Drift(
             refused=sorted(wanted.users.keys() & self._own), undeclared=find_undeclared(wanted)
         )
-        defined = wanted.users.keys() - self._own
-        compare_users(found, defined, kept, cluster.users(), self._own)
+        defined = wanted.principals.keys() - self._own
+        compare_users(found, wanted, kept, cluster.users(), self._own)
         compare_acls(found, wanted, defined | kept.keys(), cluster.acls())
         return found
 
@@ -278,7 +278,7 @@ class Reconciler:
         found = Drift()
         for name in sorted(touched):
             row = kept.get(name)
-            if name not in wanted.users:
+            if name not in wanted.principals:
                 found.users_to_remove.append(name)
             elif row is not None and row.credential is not None and row.is_pending:
                 found.users_to_put.append(name)

@@ -54,6 +54,9 @@ FIXED: Final = {
     "spark.ui.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.streaming.metricsEnabled": "false",
+    # What a connection to Kafka is made with stands in no plan and no log.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|keystore|jaas",
+    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|keystore|jaas",
     # What several views share is kept for a moment only: to compress it would cost more.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # Queries here have no joins to adapt, and planning them once is enough.

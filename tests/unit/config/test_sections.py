@@ -9,7 +9,11 @@ from sqlalchemy.engine import make_url
 
 from penstock.config.catalogue import Config, settings_of
 from penstock.config.secrets import SecretVariable
-from penstock.config.sections.brokers import BrokerSettings, KafkaSettings
+from penstock.config.sections.brokers import (
+    BrokerSettings,
+    KafkaSettings,
+    KafkaTokenSettings,
+)
 from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
 from penstock.config.sections.installation import StoreSettings, SupervisorSettings
 from penstock.config.sections.listeners import ListenerSettings, ServerListenerSettings
@@ -160,6 +164,48 @@ def test_a_cluster_needs_a_password_and_a_ca_needs_encryption() -> None:
         KafkaSettings.model_validate({"bootstrap": "a:1", "security": "sasl_plaintext", "ca": "c"})
     (error,) = caught.value.errors()
     assert [conflict.setting for conflict in error["ctx"]["conflicts"]] == ["password", "ca"]
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ({"mechanism": "PLAIN"}, ["password"]),
+        ({"mechanism": "OAUTHBEARER"}, ["token", "token"]),
+        ({"security": "ssl"}, ["certificate"]),
+        ({"security": "ssl", "certificate": "c"}, ["certificate_key"]),
+        ({"security": "sasl_plaintext", "password": {"env": "X"}, "certificate": "c"},
+         ["certificate"]),
+        ({"security": "ssl", "certificate": "c", "certificate_key": "k"}, []),
+        ({"mechanism": "OAUTHBEARER",
+          "token": {"url": "https://login.example/token", "secret": {"env": "X"}}}, []),
+    ],
+)  # fmt: skip
+def test_each_way_to_log_in_needs_what_it_shows(given: dict[str, object], wrong: list[str]) -> None:
+    try:
+        KafkaSettings.model_validate({"bootstrap": "a:1", **given})
+    except ValidationError as caught:
+        found = [it.setting for it in caught.errors()[0]["ctx"]["conflicts"]]
+    else:
+        found = []
+    assert found == wrong
+
+
+def test_a_secret_for_tokens_does_not_travel_in_clear() -> None:
+    assert conflicts(KafkaTokenSettings, url="http://login.example/token") == ["url"]
+    assert KafkaTokenSettings(url="http://127.0.0.1:80/token").url
+
+
+@pytest.mark.parametrize(
+    ("own", "users"),
+    [
+        ("PLAIN", "SCRAM-SHA-512"),
+        ("SCRAM-SHA-256", "SCRAM-SHA-256"),
+        ("OAUTHBEARER", "SCRAM-SHA-512"),
+    ],
+)
+def test_users_log_in_with_what_the_cluster_keeps_of_passwords(own: str, users: str) -> None:
+    settings = KafkaSettings.model_validate({"mechanism": own})
+    assert settings.scram == settings.for_users().mechanism == users
 
 
 def test_what_is_promised_is_not_shed() -> None:

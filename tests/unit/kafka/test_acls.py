@@ -6,7 +6,7 @@ import pytest
 
 from penstock.definitions import DefinitionSet
 from penstock.definitions.set import Trust
-from penstock.errors import UsageError
+from penstock.errors import InvalidError, UsageError
 from penstock.kafka.acls import Acl, WantedAccess, user_status
 from penstock.kafka.administration import parse_permission
 from penstock.kafka.cluster import wanted_topics
@@ -48,6 +48,58 @@ def test_writing_takes_transactions_of_ones_own_and_no_group(access: WantedAcces
 
 def test_who_has_no_role_or_is_not_known_may_nothing(access: WantedAccess) -> None:
     assert access.acls("guest") == access.acls("nobody") == frozenset()
+
+
+def test_a_certificate_gets_the_acls_of_its_user() -> None:
+    shown = "CN=anna,O=St. Mary\\, Inc."
+    anna = Document("user", "anna", {"roles": ["head"], "certificate": shown})
+    access = WantedAccess(DefinitionSet.build([*DOCUMENTS[:-3], anna]))
+    assert access.acls(shown) == access.acls("anna")
+    assert Acl("group", "prefixed", "anna:", "read") in access.acls(shown)
+    assert sorted(access.users) == ["anna"]
+    assert user_status(access, "anna", None, behind=False).login == "certificate"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "touched"),
+    [
+        ("CN=a", "CN=b", {"anna", "CN=a", "CN=b"}),
+        (None, "CN=b", {"anna", "CN=b"}),
+        ("CN=a", None, {"anna", "CN=a"}),
+    ],
+)
+def test_a_changed_certificate_touches_the_old_and_the_new(
+    before: str | None, after: str | None, touched: set[str]
+) -> None:
+    sets = []
+    for certificate in (before, after):
+        body = {"roles": ["head"], **({"certificate": certificate} if certificate else {})}
+        sets.append([*DOCUMENTS[:-3], Document("user", "anna", body)])
+    old, new = ({it.key: it for it in documents} for documents in sets)
+    assert WantedAccess(DefinitionSet.build(sets[1])).touched(old, new) == touched
+
+
+def test_a_changed_role_touches_the_certificates_of_its_users() -> None:
+    anna = Document("user", "anna", {"roles": ["head"], "certificate": "CN=anna"})
+    before = [*DOCUMENTS[:-3], anna]
+    after = [*DOCUMENTS[:3], Document("role", "nurse", {}), *DOCUMENTS[4:-3], anna]
+    old, new = ({it.key: it for it in documents} for documents in (before, after))
+    found = WantedAccess(DefinitionSet.build(after)).touched(old, new)
+    assert found == {"anna", "CN=anna"}
+
+
+def test_two_users_do_not_share_a_certificate() -> None:
+    twins = [Document("user", name, {"certificate": "CN=twin"}) for name in ("eva", "ida")]
+    with pytest.raises(InvalidError, match="'eva' has the same certificate"):
+        DefinitionSet.build(twins)
+
+
+@pytest.mark.parametrize(
+    "written", ["anna", "CN=", "CN = anna", "CN=anna, O=Ward", "/CN=anna", "*"]
+)
+def test_what_is_no_distinguished_name_is_refused(written: str) -> None:
+    with pytest.raises(InvalidError, match=r"no distinguished name|at least 3"):
+        DefinitionSet.build([Document("user", "anna", {"certificate": written})])
 
 
 def test_who_is_blocked_may_nothing_whatever_their_roles() -> None:

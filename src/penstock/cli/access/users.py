@@ -136,6 +136,8 @@ def render_user(target: Console, user: UserStatus) -> None:
     by = f" (and by inclusion {', '.join(included)})" if included else ""
     target.print(f"{user.name}: roles {', '.join(user.roles) or 'none'}{by}", highlight=False)
     target.print(f"login {user.login}{', changes pending at Kafka' if user.pending else ''}")
+    if user.certificate:
+        target.print(f"certificate {user.certificate}", highlight=False, markup=False)
     if user.blocked:
         target.print("blocked")
     for permission in user.permissions or ("may read and write nothing",):
@@ -188,12 +190,31 @@ def user_command() -> None:
 @user_command.command("add")
 @click.argument("name")
 @click.option("--role", "roles", multiple=True, metavar="ROLE", help="A role; several times.")
+@click.option(
+    "--certificate",
+    metavar="NAME",
+    help="The distinguished name of the user's certificate, instead of a password: CN=anna,O=Ward.",
+)
 @generate_option
 @json_option
-def add_user(name: str, roles: tuple[str, ...], generate: bool, as_json: bool) -> None:
-    """Add a user; the password is asked for, or read from standard input."""
+def add_user(
+    name: str, roles: tuple[str, ...], certificate: str | None, generate: bool, as_json: bool
+) -> None:
+    """Add a user; the password is asked for, or read from standard input.
+
+    A user with a certificate logs in at Kafka with it, and needs no password.
+    """
     said = f"added user {name}"
-    _with_password(name, generate, as_json, said, lambda it, new: it.add_user(name, new, roles))
+    if certificate is not None and not generate:
+        _change(as_json, said, lambda it: it.add_user(name, None, roles, certificate=certificate))
+        return
+    _with_password(
+        name,
+        generate,
+        as_json,
+        said,
+        lambda it, new: it.add_user(name, new, roles, certificate=certificate),
+    )
 
 
 @user_command.command("password")

@@ -26,6 +26,7 @@ from penstock.cli.session import (
 )
 from penstock.cli.streams.records import feed
 from penstock.cli.streams.view_access import admit_reader, asking_reader
+from penstock.cli.streams.view_erasure import erase, rebuild
 from penstock.cli.streams.view_risk import command as risk
 from penstock.cli.streams.view_risk import compare
 from penstock.errors import UsageError, quote
@@ -375,6 +376,8 @@ def dead(name: str, as_json: bool) -> None:
 command.add_command(feed)
 command.add_command(risk)
 command.add_command(compare)
+command.add_command(erase)
+command.add_command(rebuild)
 
 
 def _choose(definitions: DefinitionSet, names: Iterable[str]) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
@@ -19,6 +20,7 @@ from penstock.config.settings import (
     Port,
     Settings,
     TypeLabel,
+    is_loopback,
     setting,
     wrong,
 )
@@ -171,6 +173,65 @@ Bootstrap = Annotated[
 ]
 
 
+ScramMechanism = Literal["SCRAM-SHA-512", "SCRAM-SHA-256"]
+"""Ways to log in by which the cluster itself keeps passwords."""
+
+
+class KafkaTokenSettings(Settings):
+    """Where Penstock gets its tokens for Kafka, with `kafka.mechanism: OAUTHBEARER`."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[!-~]+$", max_length=2000)] | None = setting(
+        None,
+        "The token endpoint of the log-in service, asked by client credentials; http only on "
+        "this machine.",
+        examples=("https://login.example/realms/ward/protocol/openid-connect/token",),
+    )
+    client: Annotated[str, Field(min_length=1, max_length=256)] = setting(
+        "penstock", "The client that Penstock is there."
+    )
+    secret: Secret | None = setting(
+        None,
+        "The secret of that client.",
+        examples=("{file: keys/kafka-client-secret}", "{env: KAFKA_CLIENT_SECRET}"),
+    )
+    scope: Annotated[str, Field(min_length=1, max_length=1024)] | None = setting(
+        None, "The scope that tokens are asked for, if any.", examples=("kafka",)
+    )
+    ca: InputFile | None = setting(
+        None,
+        "The certificates that the service's is checked against; the system's if none.",
+        examples=("certificates/login-ca.pem",),
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield a secret that would travel in clear."""
+        in_clear = self.url is not None and self.url.startswith("http://")
+        if in_clear and not is_loopback(urlsplit(str(self.url)).hostname or ""):
+            yield Conflict("url", "others on the network could read the secret", "use https")
+
+
+class KafkaUserLoginSettings(Settings):
+    """How users log in at Kafka, where that differs from how Penstock does."""
+
+    bootstrap: Bootstrap | None = setting(
+        None,
+        "The brokers to begin with, on a listener where users log in with a password; "
+        "`kafka.bootstrap` if none.",
+        examples=("kafka-1:9094,kafka-2:9094",),
+    )
+    security: Literal["sasl_ssl", "sasl_plaintext"] | None = setting(
+        None,
+        "Whether these connections are encrypted; as Penstock's own if left out.",
+        examples=("sasl_ssl",),
+    )
+    mechanism: ScramMechanism | None = setting(
+        None,
+        "How users log in, and what the cluster keeps of their passwords; as Penstock does where "
+        "that is SCRAM, else SCRAM-SHA-512.",
+        examples=("SCRAM-SHA-512",),
+    )
+
+
 class KafkaSettings(Settings):
     """The Kafka cluster: where it is, who Penstock is there, and how topics are made."""
 
@@ -179,15 +240,20 @@ class KafkaSettings(Settings):
         "The brokers to begin with; without them no Kafka is used.",
         examples=("kafka-1:9092,kafka-2:9092",),
     )
-    security: Literal["sasl_ssl", "sasl_plaintext"] = setting(
+    security: Literal["sasl_ssl", "sasl_plaintext", "ssl"] = setting(
         "sasl_ssl",
-        "Whether connections are encrypted; sasl_plaintext is for brokers on this machine.",
+        "How Penstock connects. sasl_ssl: encrypted, with a login. ssl: encrypted, with a "
+        "certificate of its own. sasl_plaintext is for brokers on this machine.",
     )
-    mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256"] = setting(
-        "SCRAM-SHA-512", "How users log in."
+    mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"] = setting(
+        "SCRAM-SHA-512",
+        "How Penstock logs in: with a password, or with tokens of a log-in service (`token`).",
     )
     user: Annotated[str, Field(min_length=1, max_length=256)] = setting(
-        "admin", "The user that Penstock is; a super user, who may change users and ACLs."
+        "admin",
+        "The user that Penstock is; a super user, who may change users and ACLs. With a "
+        "certificate or tokens these tell the cluster who it is, and the groups of Penstock's own "
+        "readers begin with this name.",
     )
     password: Secret | None = setting(
         None,
@@ -199,6 +265,18 @@ class KafkaSettings(Settings):
         "The certificates that the brokers' are checked against; the system's if none.",
         examples=("certificates/kafka-ca.pem",),
     )
+    certificate: InputFile | None = setting(
+        None,
+        "Our own certificate, where brokers ask for one.",
+        examples=("certificates/penstock-kafka.pem",),
+    )
+    certificate_key: SecretFile | None = setting(
+        None,
+        "The file of the key of our own certificate.",
+        examples=("keys/penstock-kafka.key",),
+    )
+    token: KafkaTokenSettings = Field(default_factory=KafkaTokenSettings)
+    user_logins: KafkaUserLoginSettings = Field(default_factory=KafkaUserLoginSettings)
     key: KeyFile = setting(
         "keys/kafka-credentials.key",
         "The file of the key that seals the users' credentials in the store; created if missing.",
@@ -230,10 +308,53 @@ class KafkaSettings(Settings):
     )
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield what is missing to log in, and what has no use without encryption."""
-        if self.bootstrap is not None and self.password is None:
+        """Yield what is missing to log in, and what has no use beside the rest."""
+        encrypted = self.security != "sasl_plaintext"
+        if self.bootstrap is not None:
+            yield from self._missing()
+        if not encrypted:
+            for name in ("ca", "certificate", "certificate_key"):
+                if getattr(self, name) is not None:
+                    yield Conflict(
+                        name, "nothing is encrypted", f"leave {name} out, or set security: sasl_ssl"
+                    )
+        elif (self.certificate is None) != (self.certificate_key is None):
+            name = "certificate_key" if self.certificate_key is None else "certificate"
+            yield Conflict(name, "certificate and key go together", f"set {name} as well")
+
+    def _missing(self) -> Iterator[Conflict]:
+        if self.security == "ssl":
+            if self.certificate is None:
+                yield Conflict(
+                    "certificate",
+                    "without a login it takes a certificate",
+                    "set certificate and certificate_key, or security: sasl_ssl",
+                )
+        elif self.mechanism == "OAUTHBEARER":
+            for name in ("url", "secret"):
+                if getattr(self.token, name) is None:
+                    yield Conflict("token", f"to get tokens takes token.{name}", f"set {name}")
+        elif self.password is None:
             yield Conflict(
                 "password", "to log in takes a password", "set it to {file: PATH} or {env: NAME}"
             )
-        if self.security == "sasl_plaintext" and self.ca is not None:
-            yield Conflict("ca", "nothing is encrypted", "leave ca out, or set security: sasl_ssl")
+
+    @property
+    def scram(self) -> ScramMechanism:
+        """How users log in: what is kept of their passwords is of this kind."""
+        if self.user_logins.mechanism is not None:
+            return self.user_logins.mechanism
+        return "SCRAM-SHA-256" if self.mechanism == "SCRAM-SHA-256" else "SCRAM-SHA-512"
+
+    def for_users(self) -> Self:
+        """Return how users connect, with a name and a password of their own."""
+        own = "sasl_ssl" if self.security == "ssl" else self.security
+        return self.model_copy(
+            update={
+                "bootstrap": self.user_logins.bootstrap or self.bootstrap,
+                "security": self.user_logins.security or own,
+                "mechanism": self.scram,
+                "certificate": None,
+                "certificate_key": None,
+            }
+        )

@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from penstock.definitions.checks.roles import check_subjects
@@ -213,8 +213,10 @@ def check_roles(touched: Iterable[kinds.Role], definitions: Mapping[Key, Definit
 
 
 def check_users(touched: Iterable[kinds.User], definitions: Mapping[Key, Definition]) -> Found:
-    """Yield users who would have roles with parameters, or such that exclude each other."""
+    """Yield users with roles that have parameters or exclude each other, or with others' names."""
+    touched = list(touched)
     graph = _role_graph(definitions)
+    yield from _check_certificates(touched, definitions)
     for user in touched:
         for index, name in enumerate(user.roles):
             role = graph.roles.get(name)
@@ -232,6 +234,28 @@ def check_users(touched: Iterable[kinds.User], definitions: Mapping[Key, Definit
                 f"{quote(one)} and {quote(other)} exclude each other, and the user has both "
                 f"(by {way})",
                 "take one of them away",
+            )
+            yield user.key, problem
+
+
+def _check_certificates(
+    touched: Sequence[kinds.User], definitions: Mapping[Key, Definition]
+) -> Found:
+    asked = {user.certificate for user in touched if user.certificate is not None}
+    if not asked:
+        return  # nobody else has to be looked at: there may be many
+    holders: dict[str, list[str]] = {}
+    for it in definitions.values():
+        if isinstance(it, kinds.User) and it.certificate is not None and it.certificate in asked:
+            holders.setdefault(it.certificate, []).append(it.name)
+    for user in touched:
+        others = [it for it in holders.get(user.certificate or "", ()) if it != user.name]
+        if others:
+            problem = Problem(
+                "certificate",
+                f"the user {quote(min(others))} has the same certificate, and Kafka could not "
+                "tell them apart",
+                "give each a certificate of their own",
             )
             yield user.key, problem
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from penstock.errors import quote
 from penstock.model.definition import (
@@ -96,6 +97,23 @@ class Attributes(Definition):
         return self
 
 
+def _check_distinguished_name(text: str) -> str:
+    parts = re.split(r"(?<!\\)[,+]", text)
+    if not text.isprintable() or any(
+        not re.fullmatch(r"[A-Za-z0-9.]+=\S(.*\S)?", part) for part in parts
+    ):
+        raise ValueError(
+            f"{quote(text)} is no distinguished name → write it as `openssl x509 -noout -subject "
+            "-nameopt RFC2253 -in FILE` prints it, such as CN=anna,O=Hospital"
+        )
+    return text
+
+
+DistinguishedName = Annotated[
+    str, Field(min_length=3, max_length=NAME_LIMIT), AfterValidator(_check_distinguished_name)
+]
+
+
 @register
 class User(Definition):
     """Someone with roles. Passwords are kept elsewhere, never in definitions."""
@@ -108,6 +126,11 @@ class User(Definition):
         max_length=ROLE_LIMIT,
         strict=False,
         description="Roles that the user has without conditions; they have no parameters.",
+    )
+    certificate: DistinguishedName | None = Field(
+        default=None,
+        description="The distinguished name of the user's certificate, where users log in at Kafka "
+        "with one: whoever shows it has the user's ACLs. No other user has the same.",
     )
     blocked: bool = Field(
         default=False,

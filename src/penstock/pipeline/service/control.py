@@ -97,9 +97,13 @@ class Control:
                 f"cannot {action} the view {quote(name)}, which is {state}",
                 fix=f"{' or '.join(possible)} it",
             )
-        (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(self.folder / name / "wanted.json", asdict(Wanted(target, time.time())))
+        self.put(name, target)
         return target
+
+    def put(self, name: str, state: str) -> None:
+        """Note the state that a view is wanted in, wherever it comes from."""
+        (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(self.folder / name / "wanted.json", asdict(Wanted(state, time.time())))
 
     def report(self, name: str, condition: Condition) -> None:
         """Write down how a view is."""

@@ -11,6 +11,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -98,6 +99,7 @@ class ViewWatch:
         self.state: str | None = None
         self.risk: Risk | None = None
         self._place = 0
+        self._file = 0
         self._meter: Meter | None = None
         self._plan: str | None = None
         self._seen = Totals()
@@ -153,6 +155,11 @@ class ViewWatch:
         if not path.exists():
             return
         with path.open("rb") as file:
+            number = os.fstat(file.fileno()).st_ino
+            if number != self._file:
+                # The first one; or another, since what was published was taken back.
+                self._file, self._place, self._plan, self._seen = number, 0, None, Totals()
+                self._meter = self.risk = None
             file.seek(self._place)
             while (line := file.readline()).endswith(b"\n"):
                 commit = Commit.from_line(line)

@@ -1,5 +1,6 @@
 """What a view has published, batch by batch, each all or nothing.
 
+    .taking-back         stands here until all that was published is gone
     .staging/SEQUENCE/   what a batch wrote, before it counts
     commits.jsonl        one line per batch: this line makes it count
     data/                the published files
@@ -12,6 +13,8 @@ Rules that hold here:
 - What counts is then delivered, where the view's records are read elsewhere than here; the
   newest batch once more on opening, since a crash may have come between.
 - One process at a time writes a view; a second one is refused.
+- What was published can be taken back (`take_back`). A mark stands in the folder until that is done
+  as a whole: nothing is published meanwhile, also after a crash.
 - What a stateful step holds back is kept by Spark beside this; see `views.operator`.
 - What is not for readers (commits, dead letters) only its owner can read, wherever
   the folder is copied to.
@@ -23,7 +26,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, Self
@@ -32,8 +35,11 @@ from penstock.errors import UnavailableError
 from penstock.eventlog.files import find_end
 
 COMMITS: Final = "commits.jsonl"
+TAKING_BACK: Final = ".taking-back"
 DIGITS: Final = 12
 OWN: Final = 0o600
+_STAYS: Final = frozenset({"wanted.json", "condition.json", ".lock", ".erasing.lock", TAKING_BACK})
+"""What is no part of what a view has published, nor of where it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +155,7 @@ class ViewWriter(ViewFolder):
         """Take the view, mend what a crash left, and return the newest commit."""
         for folder in (self.folder, self.data, self.dead):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = (self.folder / ".lock").open("wb")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise UnavailableError(
-                f"the view in {self.folder} is written by another process",
-                fix="stop the other `penstock views run`",
-            ) from None
-        self._lock = lock
+        self._lock = lock_view(self.folder)
         try:
             self._mend()
         except BaseException:
@@ -167,6 +164,11 @@ class ViewWriter(ViewFolder):
         return self.newest
 
     def _mend(self) -> None:
+        if (self.folder / TAKING_BACK).exists():
+            raise UnavailableError(
+                f"to take back what the view in {self.folder} published was interrupted",
+                fix="repeat `penstock views erase` or `penstock views rebuild`",
+            )
         self._cut_torn_line()
         self.newest = self.last()
         if self.newest is not None:
@@ -241,6 +243,51 @@ class ViewWriter(ViewFolder):
         if path.exists():
             with path.open("r+b") as file:
                 file.truncate(find_end(file))
+
+
+def lock_view(folder: Path) -> IO[bytes]:
+    """Be the one process that writes a view, until the file is closed."""
+    lock = (folder / ".lock").open("wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise UnavailableError(
+            f"the view in {folder} is written by another process",
+            fix="stop the other `penstock views run`",
+        ) from None
+    return lock
+
+
+def take_back(folder: ViewFolder, elsewhere: Callable[[], None], *, anew: bool) -> int:
+    """Remove all that a view has published; return the number of its files.
+
+    The caller has the view locked. `elsewhere` removes what was delivered to other places. The
+    view goes on behind what it has read; or, `anew`, it begins with the first record of its stream.
+    """
+    mark = folder.folder / TAKING_BACK
+    mark.touch(mode=OWN)
+    _sync(folder.folder)
+    elsewhere()
+    last = folder.last()
+    files = sum(1 for path in folder.data.rglob("*") if path.is_file())
+    if anew or last is None:
+        for path in folder.folder.iterdir():
+            if path.name not in _STAYS:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    else:
+        kept = replace(last, files=(), dead=(), totals=Totals())
+        partial = folder.folder / f".{COMMITS}"
+        with open(partial, "wb", opener=_open_own) as log:
+            log.write(kept.to_line())
+            log.flush()
+            os.fsync(log.fileno())
+        partial.replace(folder.folder / COMMITS)
+        for name in ("data", "dead", "persons", ".staging"):
+            shutil.rmtree(folder.folder / name, ignore_errors=True)
+    _sync(folder.folder)
+    mark.unlink()
+    return files
 
 
 def _last_line(file: IO[bytes], end: int) -> bytes:

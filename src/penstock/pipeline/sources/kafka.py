@@ -8,7 +8,7 @@ Rules that hold here:
   where Spark's stream would read each batch twice to learn which records it has.
 - A record arrived when the brokers say so. Where a topic takes the word of producers (its
   `message.timestamp.type` is CreateTime), it arrived then, or now if that is still to come.
-- The password goes to the connector in an option that Spark keeps out of plans and logs.
+- Passwords, secrets and keys go to the connector in options that Spark keeps out of plans and logs.
 - Tasks keep their connections from batch to batch: to log in costs more than to read a small
   batch. Spark knows them by the name of a consumer group, which nobody joins. It is another
   one for other settings, and for a topic that was made again, of which nothing may be kept.
@@ -29,9 +29,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.components import JAR_SETS
+from penstock.config.secrets import SecretFile
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UnavailableError, UsageError, quote
-from penstock.eventlog.connection import owned_name, require_bootstrap
+from penstock.eventlog.connection import (
+    owned_name,
+    read_password,
+    require_bootstrap,
+    require_token_endpoint,
+)
 from penstock.eventlog.kafka import KafkaLog, TopicDescription
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, VALUE
 from penstock.pipeline.sources.event_log import SCHEMA
@@ -45,7 +51,14 @@ FRESH_SECONDS: Final = 1.0
 LOG_APPEND_TIME: Final = 1
 # Not kept: what is made with it tells settings apart, and tells nothing about them.
 _SALT: Final = secrets.token_bytes(32)
-_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_SECURITY: Final = "org.apache.kafka.common.security"
+_MODULES: Final = {
+    "SCRAM-SHA-512": f"{_SECURITY}.scram.ScramLoginModule",
+    "SCRAM-SHA-256": f"{_SECURITY}.scram.ScramLoginModule",
+    "PLAIN": f"{_SECURITY}.plain.PlainLoginModule",
+    "OAUTHBEARER": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule",
+}
+_TOKEN_HANDLER: Final = f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
 
 
 class KafkaSource:
@@ -150,27 +163,67 @@ def connector_options(log: KafkaLog) -> dict[str, str]:
     """Return how Spark's connector logs in; made when it is needed, and kept nowhere."""
     settings: KafkaSettings = log.settings
     limit = str(round(settings.timeout * 1000))
-    if '"' in log.password or "\\" in log.password or '"' in log.user:
-        raise UsageError(
-            "Kafka's settings for Java have no place for a password with quotes or backslashes",
-            fix="give the user another password",
-        )
     found = {
         "kafka.bootstrap.servers": require_bootstrap(settings),
         "kafka.security.protocol": settings.security.upper(),
-        "kafka.sasl.mechanism": settings.mechanism,
-        "kafka.sasl.jaas.config": (
-            f'{_MODULE} required username="{log.user}" password="{log.password}";'
-        ),
         "kafka.default.api.timeout.ms": limit,
         # Not more than all of it: Kafka's client refuses such settings.
         "kafka.request.timeout.ms": limit,
         "kafkaConsumer.pollTimeoutMs": limit,
     }
+    if settings.security != "ssl":
+        found |= _login_options(settings)
     if settings.ca is not None:
         found["kafka.ssl.truststore.type"] = "PEM"
         found["kafka.ssl.truststore.location"] = str(settings.ca)
+    if settings.certificate is not None and settings.certificate_key is not None:
+        found["kafka.ssl.keystore.type"] = "PEM"
+        found["kafka.ssl.keystore.certificate.chain"] = settings.certificate.read_text()
+        found["kafka.ssl.keystore.key"] = _as_pkcs8(settings.certificate_key)
     return found
+
+
+def _login_options(settings: KafkaSettings) -> dict[str, str]:
+    found: dict[str, str] = {"kafka.sasl.mechanism": settings.mechanism}
+    if settings.mechanism == "OAUTHBEARER":
+        token = settings.token
+        url, secret = require_token_endpoint(token)
+        login = {"clientId": token.client, "clientSecret": secret}
+        if token.scope is not None:
+            login["scope"] = token.scope
+        found["kafka.sasl.oauthbearer.token.endpoint.url"] = url
+        found["kafka.sasl.login.callback.handler.class"] = _TOKEN_HANDLER
+        if token.ca is not None:
+            login["ssl.truststore.type"] = "PEM"
+            login["ssl.truststore.location"] = str(token.ca)
+    else:
+        login = {"username": settings.user, "password": read_password(settings)}
+    if any('"' in text or "\\" in text for text in login.values()):
+        raise UsageError(
+            "Kafka's settings for Java have no place for names and secrets with quotes or "
+            "backslashes",
+            fix="give Penstock's user another password",
+        )
+    words = " ".join(f'{name}="{text}"' for name, text in login.items())
+    found["kafka.sasl.jaas.config"] = f"{_MODULES[settings.mechanism]} required {words};"
+    return found
+
+
+def _as_pkcs8(file: SecretFile) -> str:
+    """Return a key as Java reads it."""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - where it is used
+
+    try:
+        key = serialization.load_pem_private_key(file.read(), None)
+    except (ValueError, TypeError):
+        raise UnavailableError(
+            f"{file} holds no key that can be read", fix="store a PEM key, unencrypted"
+        ) from None
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ).decode()
 
 
 def _running_offset(pieces: Sequence[Piece]) -> Column:

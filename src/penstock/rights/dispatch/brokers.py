@@ -103,19 +103,14 @@ class KafkaChannel:
     def _open(self) -> Producer:
         from confluent_kafka import Producer  # noqa: PLC0415 - for those who use Kafka
 
-        from penstock.eventlog.connection import (  # noqa: PLC0415
-            producer_settings,
-            read_password,
-        )
+        from penstock.eventlog.connection import producer_settings  # noqa: PLC0415
 
         own = self._settings
         with self._lock:
             if self._producer is None:
                 user = own.user or self._cluster.user
                 password = own.password.read_text() if own.password else None
-                made = producer_settings(
-                    self._cluster, user, password or read_password(self._cluster)
-                )
+                made = producer_settings(self._cluster, user, password)
                 milliseconds = int(self._timeout * 1000)
                 self._producer = Producer(
                     {**made, "message.timeout.ms": milliseconds, "linger.ms": 1}
