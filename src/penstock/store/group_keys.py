@@ -18,9 +18,11 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, String, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
+from penstock.config.secrets import KeyFile
 from penstock.store.database import Database
 from penstock.store.schema import metadata
 from penstock.store.wrapped_keys import KeyWrapping, destroying
+from penstock.trust.keys import DomainKey, generate_pem
 
 AREA: Final = "group-keys"
 _UUID_DIGITS: Final = 32
@@ -56,6 +58,12 @@ class StoredKey(NamedTuple):
     generation: int
     start: int
     secret: bytes
+
+
+def open_group_keys(database: Database, file: KeyFile) -> GroupKeys:
+    """Return the keys of this installation, by the private key of its domain."""
+    own = DomainKey.parse(file.read_or_create(generate_pem), file.path)
+    return GroupKeys(database, own.seed())
 
 
 class GroupKeys:

@@ -5,8 +5,8 @@
 
 Rules that hold here:
 - Nothing here reads files, asks a clock or keeps a private key: bytes, times and nonces come in.
-- Only Ed25519, SHA-256, AES-GCM, HKDF, HPKE and Biscuit tokens, from libraries. What is signed begins with its purpose,
-  so that a signature never means two things.
+- Only Ed25519, SHA-256, AES-GCM, HKDF, HPKE and Biscuit tokens, from libraries. What is signed
+  begins with its purpose, so that a signature never means two things.
 - There is one encoding of everything that is signed. What reads back otherwise is refused, so
   that no bit of it can be flipped.
 - Whoever verifies says at which time, and which revocations are known.

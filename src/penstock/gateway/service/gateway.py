@@ -45,12 +45,14 @@ from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.gateway.service.emergencies import Emergencies, Sharing
+from penstock.gateway.service.group_key_feed import GroupKeyFeed
 from penstock.policy.purposes.settings import Notation
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.enforcement_points import ClientRequests
 from penstock.store.follower import Follower
+from penstock.store.group_keys import GroupKeys
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.sessions import SessionChange, Sessions
 from penstock.store.wills import WillStore
@@ -85,6 +87,7 @@ class Gateway:
         opt_outs: OptOutFeed | None = None,
         lanes: int = 0,
         client_requests: ClientRequests | None = None,
+        group_keys: Callable[[], GroupKeys] | None = None,
     ) -> None:
         self.rules = rules
         self.sessions = sessions
@@ -94,7 +97,7 @@ class Gateway:
         self.session_writer: SessionWriter[SessionChange] = SessionWriter(self._store_sessions)
         self.clients = ClientRegistry(rules, self.counters, self.session_writer)
         self.arrivals = Arrivals(limits, self.counters)
-        self.publisher = Publisher(broker, recorder.note)
+        self.publisher = Publisher(broker, recorder.note, rules.sealing.seal)
         self.peers = Peers(broker, notation.prefix, self._give_way, self.clients.leave_lanes)
         self.lanes = Lanes(broker, lanes, self.peers)
         self.emergencies = Emergencies(
@@ -204,6 +207,10 @@ class Gateway:
                 run_in_thread=self.background.run_in_thread,
             )
 
+        self._group_keys: GroupKeyFeed | None = None
+        if group_keys is not None:
+            self._group_keys = GroupKeyFeed(rules, group_keys, self.background.run_in_thread)
+
     def make_client(self, arrival: Arrival) -> Downstream:
         """Make what a listener hands a new connection to."""
         return Downstream(self.context, self.clients, arrival, self._handlers)
@@ -213,6 +220,9 @@ class Gateway:
     async def start(self) -> None:
         """Follow the definitions, and wait until they are known."""
         await self.definition_feed.start()
+        if self._group_keys is not None:
+            await self._group_keys.look()
+            self.background.start(self._group_keys.watch())
         await self.emergencies.start()
         await self.wills.start()
         await self.lanes.start()

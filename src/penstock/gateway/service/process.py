@@ -61,6 +61,7 @@ from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.enforcement_points import ClientRequests
 from penstock.store.follower import Follower
+from penstock.store.group_keys import open_group_keys
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.session_tables import SessionQuotas
 from penstock.store.sessions import Sessions
@@ -157,6 +158,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             stands_at=settings.place,
             opt_outs=opt_outs,
             client_requests=ClientRequests(database),
+            group_keys=partial(open_group_keys, database, config.trust.key),
             # Where the broker knows clients, it has to hear each by itself.
             lanes=0 if settings.authentication.relay else settings.lanes,
         )
