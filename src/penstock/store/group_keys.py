@@ -11,6 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -143,6 +144,23 @@ class GroupKeys:
                 wrapped = self._wrapping.wrap(after, context)
                 row = {"resource": resource.hex, "side": side, "wrapped": wrapped}
                 connection.execute(groups_table.insert(), row)
+
+    def destroy_old(self, now: int, delay: int) -> int:
+        """Destroy keys that ended longer ago than the delay; return how many. In milliseconds."""
+        ends: dict[tuple[UUID, int], int] = {}
+        held = self.keys()
+        for key, after in pairwise(held):
+            if key.resource == after.resource:
+                ends[key.resource, key.generation] = after.start
+        return self.destroy(it for it, end in ends.items() if now > end + delay)
+
+    def group(self, resource: UUID, side: str) -> bytes | None:
+        """Return the state of a group on one side of it."""
+        own = (groups_table.c.resource == resource.hex) & (groups_table.c.side == side)
+        with self._database.read() as connection:
+            found = connection.scalar(sa.select(groups_table.c.wrapped).where(own))
+        context = side.encode() + resource.bytes
+        return None if found is None else self._wrapping.unwrap(bytes(found), context)
 
     def groups(self, side: str) -> list[UUID]:
         """Return the groups that this installation has a side of."""

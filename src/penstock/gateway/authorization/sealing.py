@@ -34,8 +34,10 @@ from penstock.trust.key_ring import GroupKey, KeyRing
 from penstock.trust.resources import find_resources
 from penstock.trust.sealed_messages import Opener, Sealer, is_sealed, read_sealed
 
-DELAY: Final = 300_000
-"""How long a key that is over still opens, in milliseconds: messages that are on their way."""
+GRACE: Final = 300_000
+"""How long gateways may seal with a key that is over, in milliseconds."""
+DELAY: Final = 7 * 86_400_000
+"""How long a key that is over still opens, in milliseconds: what the broker keeps."""
 SKEW: Final = 60_000
 """How far the clocks of domains may differ, in milliseconds."""
 _CACHE_LIMIT: Final = 65_536
@@ -61,14 +63,12 @@ class SealingError(PenstockError):
 class Sealing:
     """What is sealed, and the keys for it. Lives on the gateway's loop."""
 
-    def __init__(
-        self, clock: Callable[[], int], random_bytes: Callable[[int], bytes] = os.urandom
-    ) -> None:
+    def __init__(self, clock: Callable[[], int], delay: int = DELAY) -> None:
         self.in_use = False
         """Whether any stream is sealed."""
-        self.ring = KeyRing(delay=DELAY, skew=SKEW)
+        self.ring = KeyRing(grace=GRACE, delay=delay, skew=SKEW)
         self._clock = clock
-        self._sealer = Sealer(self.ring, random_bytes)
+        self._sealer = Sealer(self.ring, os.urandom)
         self._opener = Opener(self.ring)
         self._documents: dict[Key, Document] = {}
         self._tree: FilterTree[tuple[_Layout, ...]] = FilterTree()

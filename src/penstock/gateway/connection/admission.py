@@ -153,7 +153,8 @@ class Admission:
             client.deferred_acks.expect(result.journal, packet.packet_id, result.ticket)
         if purposes is not None:
             return client.stamp + encode_user_properties(as_properties(purposes))
-        if result.lasting:
+        # What is remembered passes as it came: nothing that must be sealed may.
+        if result.lasting and not self._context.rules.sealing.concerns(packet.topic):
             client.remember_write(packet.topic)
         return client.stamp
 

@@ -45,14 +45,13 @@ from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.gateway.service.emergencies import Emergencies, Sharing
-from penstock.gateway.service.group_key_feed import GroupKeyFeed
+from penstock.gateway.service.group_key_feed import GroupKeyFeed, GroupKeySource
 from penstock.policy.purposes.settings import Notation
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.enforcement_points import ClientRequests
 from penstock.store.follower import Follower
-from penstock.store.group_keys import GroupKeys
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.sessions import SessionChange, Sessions
 from penstock.store.wills import WillStore
@@ -87,7 +86,7 @@ class Gateway:
         opt_outs: OptOutFeed | None = None,
         lanes: int = 0,
         client_requests: ClientRequests | None = None,
-        group_keys: Callable[[], GroupKeys] | None = None,
+        group_keys: GroupKeySource | None = None,
     ) -> None:
         self.rules = rules
         self.sessions = sessions

@@ -1,7 +1,8 @@
 """Brings the keys of sealed streams from the store to the gateway, and destroys old ones.
 
 Rules that hold here:
-- The store is looked at once a second, where any stream is sealed. What it holds is all that is
+- The store is looked at once a second, where any stream is sealed, and what is over for longer
+  than the delay is destroyed there. What it holds is all that is
   held here: a key that was destroyed there opens and seals nothing here a second later.
 - Where the store does not answer, the keys stay: definitions that are not fresh deny everything.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.clock import utc_now
 from penstock.errors import PenstockError
@@ -23,17 +24,24 @@ LOOK_SECONDS: Final = 1.0
 _log = get_logger("gateway")
 
 
+class GroupKeySource(NamedTuple):
+    """Where keys come from, and how long those that are over are kept, in milliseconds."""
+
+    open: Callable[[], GroupKeys]
+    delay: int
+
+
 class GroupKeyFeed:
     """The keys of one gateway."""
 
     def __init__(
         self,
         rules: Rules,
-        open_keys: Callable[[], GroupKeys],
+        source: GroupKeySource,
         run_in_thread: Callable[[Callable[[], _Found]], Awaitable[_Found]],
     ) -> None:
         self._rules = rules
-        self._open_keys = open_keys
+        self._source = source
         self._run_in_thread = run_in_thread
         self._keys: GroupKeys | None = None
         self._seen = -1
@@ -56,13 +64,17 @@ class GroupKeyFeed:
         if found is not None:
             self._seen = changes
             self._rules.sealing.take_keys(GroupKey(*it) for it in found)
-        self._rules.sealing.ring.destroy_old(int(utc_now().timestamp() * 1000))
 
     def _read(self) -> _Found:
         if self._keys is None:
-            self._keys = self._open_keys()
+            self._keys = self._source.open()
+        self._keys.destroy_old(_now(), self._source.delay)
         changes = self._keys.changes()
         return changes, None if changes == self._seen else self._keys.keys()
+
+
+def _now() -> int:
+    return int(utc_now().timestamp() * 1000)
 
 
 _Found = tuple[int, list[StoredKey] | None]

@@ -48,6 +48,7 @@ from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.replication.protocol import derive_secret
 from penstock.gateway.service.emergencies import Sharing
 from penstock.gateway.service.gateway import Gateway
+from penstock.gateway.service.group_key_feed import GroupKeySource
 from penstock.gateway.service.listeners import Listener, open_listener
 from penstock.policy.purposes.settings import Notation
 from penstock.store.audit.log import AuditLog
@@ -158,7 +159,10 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             stands_at=settings.place,
             opt_outs=opt_outs,
             client_requests=ClientRequests(database),
-            group_keys=partial(open_group_keys, database, config.trust.key),
+            group_keys=GroupKeySource(
+                partial(open_group_keys, database, config.trust.key),
+                int(1000 * config.trust.key_delay),
+            ),
             # Where the broker knows clients, it has to hear each by itself.
             lanes=0 if settings.authentication.relay else settings.lanes,
         )
