@@ -221,6 +221,39 @@ def shaper(assignments: Sequence[Assignment]) -> Callable[..., Values]:
     return lambda *rows: {name: function(*rows) for name, function in parts}
 
 
+@dataclass(slots=True)
+class ErasedPeople:
+    """People whose events are to be forgotten, and the attributes that name people.
+
+    A text elsewhere says nothing: somebody may be called as a room is. All are looked for at
+    once: that costs no more for many than for one.
+    """
+
+    names: frozenset[str]
+    attributes: frozenset[str]
+    found: Counter[str] = field(default_factory=Counter)
+    """How many groups and rows were about each of them."""
+
+    def name(self, value: Any) -> str | None:
+        """Return whom the value of such an attribute names, of these people."""
+        text = str(value) if type(value) in {str, int} else None
+        return text if text in self.names else None
+
+    def has_key(self, by: tuple[str, ...], key: Key) -> bool:
+        """Say whether a group is about one of them, also where it is about others, too."""
+        parts = (key,) if len(by) == 1 else key
+        return self.has_row(dict(zip(by, parts, strict=True)))
+
+    def has_row(self, values: Values) -> bool:
+        """Say whether a row is about one of them."""
+        for attribute in self.attributes & values.keys():
+            name = self.name(values[attribute])
+            if name is not None:
+                self.found[name] += 1
+                return True
+        return False
+
+
 _TIME: Final = "$t"
 _DURATION: Final = "$d"
 

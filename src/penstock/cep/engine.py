@@ -18,6 +18,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -29,6 +30,7 @@ from penstock.cep.context import (
     NEVER,
     EngineContext,
     EngineLimits,
+    ErasedPeople,
     Row,
     StateError,
     Values,
@@ -320,6 +322,23 @@ class Engine:
         if len(self._ids) > self._context.limits.ids:
             del self._ids[next(iter(self._ids))]
         return True
+
+    def forget(self, names: Iterable[str], attributes: Iterable[str]) -> Counter[str]:
+        """Forget people's events; return how many groups and rows were about each of them.
+
+        Attributes name people that are called so, and those by which scenarios tell their
+        subjects. What follows from what is gone no longer holds, but leads nowhere: no situation
+        begins or ends by it. Situations stay.
+        """
+        own = {instance.attribute for _, instance in self._instances}
+        whose = {name for node in self._visits for name in (node.who, "other")}
+        people = ErasedPeople(frozenset(names), frozenset((*attributes, *own, *whose)))
+        nowhere: list[DetectedEvent] = []
+        for node in self._nodes:
+            node.forget(people)
+            if node.inbox or node.woken:
+                node.run(nowhere)
+        return people.found
 
     # --- snapshots and replay ---
 

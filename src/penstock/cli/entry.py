@@ -130,6 +130,9 @@ VERBS: dict[str, Verb] = {
     "server": Verb(
         "service.processes:server", "Run the server of privacy requests in the foreground."
     ),
+    "console": Verb(
+        "service.processes:console_command", "Run the console, for a browser, in the foreground."
+    ),
     "status": Verb("service.processes:status", "Show the parts that run."),
     "password": Verb(
         "service.installation:password", "Add, change or remove a user in the file of passwords."

@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 
 from penstock.config.secrets import Secret, SecretFile
 from penstock.config.sections.brokers import BrokerSettings, KafkaSettings
+from penstock.config.sections.console import ConsoleSettings
 from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
 from penstock.config.sections.installation import (
     AuditSettings,
@@ -83,6 +84,7 @@ class Config(Settings):
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
+    console: ConsoleSettings = Field(default_factory=ConsoleSettings)
     trust: TrustSettings = Field(default_factory=TrustSettings)
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings)
 

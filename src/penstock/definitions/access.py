@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 from penstock.definitions.checks.vocabularies import read_attributes
-from penstock.definitions.roles import RoleDefinitions
-from penstock.definitions.set import DefinitionSet
+from penstock.definitions.roles import RoleDefinitions, compile_appointment, make_program
+from penstock.definitions.set import LOAD_KINDS, DefinitionSet
+from penstock.errors import InvalidError, Problem
 from penstock.lang import BOOL, STRING, Expression, RecordType, Scope, compile_expression
 from penstock.model import kinds
 from penstock.model.definition import Definition
@@ -41,6 +43,7 @@ from penstock.policy.access.rules import (
     RoleArguments,
 )
 from penstock.policy.purposes.rights import Grant
+from penstock.policy.roles.derivation import Circumstances, Relation, RoleLimitError, derive
 
 RULE_KINDS: Final = kinds.kinds_of(kinds.Concern.RULES)
 SETTING_KINDS: Final = kinds.kinds_of(kinds.Concern.SETTINGS)
@@ -295,6 +298,70 @@ def make_directory(definitions: DefinitionSet, user: str | None = None) -> Direc
     directory.roles.advance(int(time.time() * 1000))
     RoleDefinitions(directory.roles).take(definitions, keys)
     return directory
+
+
+_MANY: Final = 100
+"""Who has fewer appointments has no more roles than can be watched."""
+_TRIED: Final = 20
+
+
+def refuse_overload(definitions: DefinitionSet, touched: Iterable[Key]) -> None:
+    """Refuse a change by which somebody would have more roles than can be watched.
+
+    They would have none then, and each of their sessions would take long to find that out: a
+    gateway would stand still meanwhile. Those with most appointments are tried.
+    """
+    keys = sorted(key for key in touched if key.kind in LOAD_KINDS)
+    if not keys or not definitions.of(kinds.ActivationRule):
+        return
+    appointments = definitions.of(kinds.Appointment)
+    held: dict[str, list[kinds.Appointment]] = {}
+    for it in appointments.values():
+        held.setdefault(it.holder, []).append(it)
+    concerned = {appointments[key.name].holder for key in keys if key.kind == "appointment"}
+    if any(key.kind != "appointment" for key in keys):
+        concerned = set(held)
+    directory = Directory(definitions.scope.root("s"))
+    directory.membership = Membership(definitions.of(kinds.Group).values())
+    for name, attributes in definitions.of(kinds.Attributes).items():
+        directory.set(name, read_attributes(attributes, definitions.scope))
+    tried: dict[frozenset[str], str] = {}
+    for user in _list_people(definitions):
+        groups = directory.membership.groups_of(user, None)
+        holders = {f"user:{user}", *(f"group:{it}" for it in groups)} & held.keys()
+        if holders & concerned:
+            tried.setdefault(frozenset(holders), user)
+    counted = sorted(((sum(len(held[it]) for it in some), user) for some, user in tried.items()))
+    program = make_program(definitions)
+    for count, user in counted[-_TRIED:]:
+        if count <= _MANY:
+            continue
+        who = directory.resolve(user, None)
+        holders = {f"user:{user}", *(f"group:{it}" for it in who.groups)}
+        facts: dict[str, list[tuple[str, ...]]] = {}
+        for it in (it for holder in holders for it in held.get(holder, ())):
+            name, values = compile_appointment(it).credential
+            facts.setdefault(name, []).append(values)
+        known = Circumstances(
+            {name: Relation(values) for name, values in facts.items()},
+            domains=program.domains_of(["anyone", *holders]),
+            s=who.attributes,
+            e={"time": datetime.now(UTC)},
+        )
+        try:
+            derive(program, known)
+        except RoleLimitError as error:
+            what = f"who has {count} appointments would have no roles: {error.message}"
+            fix = error.fix or "let conditions of activation rules share variables"
+            raise InvalidError("definitions", [Problem(str(keys[0]), what, fix)]) from None
+
+
+def _list_people(definitions: DefinitionSet) -> list[str]:
+    """Return the users who have appointments, and one of each group that has some."""
+    named = [it.holder for it in definitions.of(kinds.Appointment).values()]
+    for group in definitions.of(kinds.Group).values():
+        named += [it for it in group.members if it.startswith("user:")]
+    return sorted({it.removeprefix("user:") for it in named if it.startswith("user:")})
 
 
 def list_claims(definitions: DefinitionSet) -> Iterator[Grant]:

@@ -63,8 +63,8 @@ def compile_interaction(
         *(_compile_rule(it, definitions) for it in definitions.of(kinds.Restriction).values()),
         *(_compile_rule(it, definitions) for it in definitions.of(kinds.Transformation).values()),
     ]
-    workshop = _Workshop(definitions, read_key)
-    return InteractionEngine(rules, workshop.make)
+    compiler = _ReshapingCompiler(definitions, read_key)
+    return InteractionEngine(rules, compiler.make)
 
 
 def _compile_rule(
@@ -114,7 +114,7 @@ def _read_rows(table: kinds.Table) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-class _Workshop:
+class _ReshapingCompiler:
     """Makes reshapings: of what the transformations are that rules stand for."""
 
     def __init__(self, definitions: DefinitionSet, read_key: ReadKey | None) -> None:

@@ -68,7 +68,8 @@ def compile_activation(rule: kinds.ActivationRule, scope: Scope) -> ActivationRu
         else:
             made = compile_expression(condition.when or "false", seen, BOOL)
             timed = looks_at_time(made.references)
-            constraints.append(Constraint(made.function, condition.membership, timed))
+            common = all(path.partition(".")[0] == "e" for path in made.references)
+            constraints.append(Constraint(made.function, condition.membership, timed, common))
     return ActivationRule(
         rule.name,
         head.name,
@@ -129,20 +130,30 @@ class RoleDefinitions:
                 known = (rule, scope, compile_activation(rule, scope))
             compiled[name] = known
         self._compiled = compiled
-        domains = definitions.of(kinds.Domain)
-        members: dict[str, set[str]] = {}
-        for name, domain in domains.items():
-            for subject in domain.members:
-                members.setdefault(subject, set()).add(name)
-        return Program(
-            {
-                name: RoleShape(role.parameters, role.includes, role.excludes)
-                for name, role in definitions.of(kinds.Role).items()
-            },
-            tuple(made for _, _, made in compiled.values()),
-            {name: domain.parent for name, domain in domains.items()},
-            {subject: frozenset(names) for subject, names in members.items()},
-        )
+        return make_program(definitions, [made for _, _, made in compiled.values()])
+
+
+def make_program(
+    definitions: DefinitionSet, rules: Iterable[ActivationRule] | None = None
+) -> Program:
+    """Return all that leads to roles; `rules` are those that are compiled already."""
+    if rules is None:
+        found = definitions.of(kinds.ActivationRule).values()
+        rules = [compile_activation(it, definitions.scope) for it in found]
+    domains = definitions.of(kinds.Domain)
+    members: dict[str, set[str]] = {}
+    for name, domain in domains.items():
+        for subject in domain.members:
+            members.setdefault(subject, set()).add(name)
+    return Program(
+        {
+            name: RoleShape(role.parameters, role.includes, role.excludes)
+            for name, role in definitions.of(kinds.Role).items()
+        },
+        tuple(rules),
+        {name: domain.parent for name, domain in domains.items()},
+        {subject: frozenset(names) for subject, names in members.items()},
+    )
 
 
 def _is_of_user(key: Key) -> bool:

@@ -55,6 +55,9 @@ def load_check(place: str) -> Any:
     return getattr(importlib.import_module(f"penstock.definitions.{module}"), function)
 
 
+LOAD_KINDS: Final = frozenset({"activation-rule", "appointment", "domain", "group", "role"})
+"""Kinds by which somebody may come to have more roles than can be watched."""
+
 _SUBJECTS: Final = KindCheck("checks.roles:check_subjects", frozenset({"role", "vocabulary"}))
 
 CHECKS: Final[Mapping[str, KindCheck]] = {

@@ -10,6 +10,8 @@ Rules that hold here:
 - Who appends waits only while the newest records are looked at, and no append is lost.
 - One process at a time erases from a topic: two that copied one file would undo each other.
 - The key goes where it is the person's. Other keys stay: they tell which chunks have arrived.
+- What a view holds back, and what a detection remembers, is in the hands of who runs it.
+  `ask_to_forget` leaves a note in its folder, which goes when it was obeyed.
 - What the disk keeps of a file that was removed is not for a program to say.
 """
 
@@ -29,6 +31,7 @@ from penstock.json_text import ERASED
 
 _PARTIAL: Final = ".erasing"
 _LOCK: Final = ".erasing.lock"
+_ASKED: Final = "forget"
 _PAUSE: Final = 0.05
 _STEP: Final = 10_000
 """Lines between two calls of `keep`."""
@@ -166,3 +169,30 @@ def make_placeholder(line: bytes, key: bytes) -> bytes:
         moment = b"0"
     value = ERASED.ljust(room - len(moment))
     return b"%b\t%b\t%b\t%b\n" % (offset, moment, kept, value)
+
+
+def ask_to_forget(folder: Path, request: str, person: str) -> None:
+    """Ask who runs a view or a detection to forget a person, named as it knows people."""
+    asked = folder / _ASKED
+    asked.mkdir(mode=0o700, exist_ok=True)
+    partial = asked / f"{request}.partial"
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(person)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(asked / request)
+    sync_folder(asked)
+
+
+def is_asked(folder: Path, request: str) -> bool:
+    """Say whether somebody is still to be forgotten for a request."""
+    return (folder / _ASKED / request).exists()
+
+
+def find_asked(folder: Path) -> dict[Path, str]:
+    """Return the notes of people who are to be forgotten."""
+    asked = folder / _ASKED
+    if not asked.is_dir():
+        return {}
+    notes = (it for it in asked.iterdir() if it.suffix != ".partial")
+    return {it: it.read_text(encoding="utf-8") for it in notes}

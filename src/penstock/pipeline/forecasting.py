@@ -7,6 +7,8 @@ Rules that hold here:
 - Of an hour the worst reading of each sign counts, so that no threshold is missed. An hour
   in which a sign was not measured is left out. Records that are none, that are about nobody,
   or that do not tell when they happened count as not measured.
+- Who opted out of what a forecast is for is neither learned from nor forecast; where nobody says
+  what it is for, who opted out of anything.
 - A forecast is advice. It is published to the staff and bound to no event type: it opens
   nothing, and closes nothing.
 - A forecast is made only for who has crossed no threshold for a day: the others are known.
@@ -35,6 +37,7 @@ from penstock.errors import UnavailableError, UsageError, quote
 from penstock.model.kinds import Stream
 from penstock.pipeline.records.avro import FindSchema
 from penstock.pipeline.records.columns import PROBLEM, TIME
+from penstock.pipeline.records.opt_outs import OptedOut, mark_refused
 from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sources.source import Source
 
@@ -56,13 +59,18 @@ def read_lines(spark: SparkSession, path: Path) -> Hours:
 
 
 def read_stream(
-    spark: SparkSession, stream: Stream, source: Source, find_schema: FindSchema | None = None
+    spark: SparkSession,
+    stream: Stream,
+    source: Source,
+    find_schema: FindSchema | None = None,
+    refusing: OptedOut | None = None,
 ) -> Hours:
-    """Return the hours of all records that a stream has now."""
+    """Return the hours of all records that a stream has now, but of those who refuse."""
     subject = _check_stream(stream)
     end = source.take_in()
     source.check(0, end)
     parsed = parse_records(source.read_stretch(spark, 0, end), stream, find_schema)
+    parsed = mark_refused(parsed, stream, refusing or OptedOut())
     told = parsed.where(F.col(f"`{PROBLEM}`").isNull()).select(
         F.col(f"`{subject}`").cast("string").alias("patient"),
         F.floor(F.col(f"`{TIME}`") / HOUR).alias("hour"),

@@ -5,6 +5,7 @@
 Rules that hold here:
 - A publisher hands in what its definition offers, for the controls it names; a service sees and
   answers its own requests alone. Whoever asks is a user with one of the definition's subjects.
+- What nobody would honour is not accepted: to say that it is done would be a lie.
 - What is unknown and what belongs to others get the same answer: nobody learns which requests
   there are.
 - Every request, completion, redrive and change of an address is in the audit log, in the same
@@ -242,9 +243,12 @@ class PrivacyBroker:
 
     def complete(self, user: str, request: str, subscriber: str) -> ProgressStatus:
         """Note that a service has done its part."""
-        done = self._answer(user, request, subscriber, ProgressEvent.COMPLETED)
-        self._log.append([self._entry("completed", user, None, request=request)])
-        return done
+        made = self._entry("completed", user, None, request=request)
+
+        def record(connection: Connection) -> None:
+            self._log.append_within(connection, [made])
+
+        return self._answer(user, request, subscriber, ProgressEvent.COMPLETED, then=record)
 
     def find_own(self, user: str, request: str, subject: str) -> Any:
         """Return a request that a publisher handed in for a person it names."""
@@ -287,10 +291,15 @@ class PrivacyBroker:
         return found
 
     def _answer(
-        self, user: str, request: str, subscriber: str, event: ProgressEvent
+        self,
+        user: str,
+        request: str,
+        subscriber: str,
+        event: ProgressEvent,
+        then: Callable[[Connection], None] | None = None,
     ) -> ProgressStatus:
         self.require_subscriber(user, subscriber)
-        after = self.book.note(request, subscriber, event)
+        after = self.book.note(request, subscriber, event, then=then)
         if after is None:
             raise self.deny(user)
         return after
@@ -322,6 +331,11 @@ class PrivacyBroker:
                 fix="use a new UUID for each request",
             )
         self._check_subject(given.subject)
+        if given.action != Choice.OPT_IN and not self.has_effect(control, given.categories):
+            raise UsageError(
+                f"nobody would honour {quote(given.action)} of {quote(control.name)}",
+                fix="ask the data officer for a control-subscriber of it, or for its purposes",
+            )
         return NewRequest(
             given.publisher,
             given.key,
@@ -333,6 +347,11 @@ class PrivacyBroker:
             tuple(self._list_purposes(control, given.categories)) if control.stateful else (),
             publisher.notify,
         )
+
+    def has_effect(self, control: Control, categories: Sequence[str] = ()) -> bool:
+        """Say whether something is prohibited by it, or some service told of it."""
+        prohibits = control.stateful and bool(self._list_purposes(control, categories))
+        return prohibits or bool(self._list_subscribers(control, set(categories)))
 
     @staticmethod
     def _check_subject(subject: str) -> None:

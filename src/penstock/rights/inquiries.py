@@ -145,6 +145,8 @@ class Inquiries:
             control = self._broker.definitions.get(Control, name)
             if control is None or not control.global_privacy_control:
                 continue
+            if not self._broker.has_effect(control):
+                continue  # it must not keep the others from being opted out of
             states = self._states(subject, (name,))
             if any(it.state != "opt-out" or (not it.version and not it.category) for it in states):
                 mark = sha256(name.encode()).hexdigest()[:16]

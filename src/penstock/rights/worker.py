@@ -33,7 +33,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.clock import utc_now
 from penstock.config import Config
@@ -258,7 +258,7 @@ class RightsWorker:
             _log.warning("a service did not honour a request", component=work.subscriber, code=code)
 
     def _note(
-        self, work: Work, event: ProgressEvent | None, alert: tuple[str, ...] = (), **plan: object
+        self, work: Work, event: ProgressEvent | None, alert: tuple[str, ...] = (), **plan: Any
     ) -> ProgressStatus | None:
         return self._book.note(
             work.request, work.subscriber, event, holder=self.name, alert=alert, **plan

@@ -30,8 +30,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from penstock.config.sections.listeners import ServerListenerSettings
-from penstock.config.sections.rights import ServerLimitSettings
+from penstock.config.sections.listeners import HttpListener
+from penstock.config.sections.rights import HttpLimitSettings
 from penstock.errors import PenstockError
 from penstock.gateway.connection.arrivals import Arrival, Arrivals
 from penstock.gateway.service.listeners import (
@@ -190,6 +190,10 @@ class HttpConnection(H11Protocol):
         """Take note that somebody has proved who they are."""
         self._arrivals.connected(self._arrival)
 
+    def keep_open(self) -> None:
+        """Let the answer that is under way take as long as it takes: who sends it bounds it."""
+        self._stop_timer()
+
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -226,7 +230,7 @@ class HttpConnection(H11Protocol):
 class HttpServer:
     """The connections of all REST listeners."""
 
-    def __init__(self, app: Any, limits: ServerLimitSettings) -> None:
+    def __init__(self, app: Any, limits: HttpLimitSettings) -> None:
         self._limits = limits
         self._counters = ServerCounters()
         self._arrivals = Arrivals(limits, self._counters)
@@ -249,7 +253,7 @@ class HttpServer:
         self._config.load()
         self._listeners: list[Listener] = []
 
-    async def listen(self, name: str, settings: ServerListenerSettings) -> Listener:
+    async def listen(self, name: str, settings: HttpListener) -> Listener:
         """Listen as the settings say."""
         tls = TlsContext(settings, make_server_context) if settings.encrypted else None
         sockets = await open_sockets(name, settings.host, settings.port, shared=False)
@@ -263,7 +267,7 @@ class HttpServer:
             handshake_seconds=HANDSHAKE_SECONDS,
         )
         self._listeners.append(listener)
-        _log.info("listening", kind=settings.protocol, host=settings.host, port=listener.port)
+        _log.info("listening", kind=settings.transport, host=settings.host, port=listener.port)
         return listener
 
     async def close(self) -> None:
@@ -284,7 +288,7 @@ class HttpServer:
         )
 
 
-def make_server_context(settings: ServerListenerSettings) -> ssl.SSLContext:
+def make_server_context(settings: HttpListener) -> ssl.SSLContext:
     """Make the TLS context of a listener; clients may show a certificate where it is asked for."""
     context = make_context(settings)
     if settings.client_ca is not None:

@@ -96,6 +96,10 @@ class OptOuts:
         number = None if self.marks is None else self.marks.number
         return OptOutIndex(self.epoch, by_purpose, number)
 
+    def refusing_any(self) -> OptedOut:
+        """Return who opted out of anything: for what does not say what it is for."""
+        return self.refusing(self.by_purpose)
+
     def refusing(self, purposes: Iterable[str]) -> OptedOut:
         """Return who opted out of one of the purposes, of what it is a part of, or has."""
         served = tuple(purposes)

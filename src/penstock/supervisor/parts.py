@@ -24,8 +24,8 @@ Rules that hold here:
   is given up.
 - A new part is a new entry of `PARTS`; nothing else changes.
 - A part other than the embedded broker runs `penstock VERB` with the same settings.
-- The pipeline, rbac, rights and the server run only where `parts` names them: a gateway alone
-  needs neither Java nor Kafka, and tells nobody anything.
+- The pipeline, rbac, rights, the server and the console run only where `parts` names them: a
+  gateway alone needs neither Java nor Kafka, and tells nobody anything.
 """
 
 from __future__ import annotations
@@ -312,6 +312,12 @@ def _server_address(config: Config) -> str:
     )
 
 
+def _console_probe(config: Config) -> Probe:
+    listener = config.console.listener
+    monitored = _monitor_probe(config, config.console.monitor_port)
+    return monitored or TcpProbe(listener.host, listener.port)
+
+
 def _require_kafka(config: Config) -> Mapping[str, str]:
     if config.kafka.bootstrap is None:
         raise UsageError(
@@ -381,8 +387,18 @@ SERVER = Part(
 )
 """The server of privacy requests, by REST and gRPC."""
 
+CONSOLE = Part(
+    name="console",
+    command=_verb("console", "run"),
+    ready=_console_probe,
+    address=lambda config: config.console.address,
+    monitors=lambda config: [config.console.monitor_port],
+    reloads=True,
+)
+"""The console: pages for data officers, operators and developers."""
+
 PARTS: dict[str, Part] = {
-    part.name: part for part in (BROKER, GATEWAY, PIPELINE, RBAC, RIGHTS, SERVER)
+    part.name: part for part in (BROKER, GATEWAY, PIPELINE, RBAC, RIGHTS, SERVER, CONSOLE)
 }
 
 

@@ -1,13 +1,16 @@
-"""What crosses the borders of a domain: event types, capabilities, group keys, sealed messages.
+"""Trust between domains that share a broker which none of them trusts.
 
-    owner ──signs──▶ event type                          owner ──grants──▶ manager ──▶ client
-    (names, UUIDs, versions, managers)                   (chain of signed links, each narrower)
+    owner ──signs──▶ event type                    owner ──grants──▶ manager ──▶ client
+    (names, UUIDs, versions, managers)             (chain of signed links, each narrower)
+                 │                                             │
+                 └──▶ keys of its attributes ◀── who may read ─┘──▶ sealed messages
 
 Rules that hold here:
-- Nothing here reads files, asks a clock or keeps a private key: bytes, times and nonces come in.
-- Only Ed25519, SHA-256, AES-GCM, HKDF, HPKE and Biscuit tokens, from libraries. What is signed
-  begins with its purpose, so that a signature never means two things.
-- There is one encoding of everything that is signed. What reads back otherwise is refused, so
-  that no bit of it can be flipped.
+- Pure: no sockets, no files, no clock and no randomness of its own. All are handed in.
+- No cryptography of our own: AES-GCM, HKDF, HPKE and Ed25519 of the library `cryptography`, and
+  Biscuit tokens.
+- What is signed begins with its purpose, and has one encoding: what reads back otherwise is
+  refused, so that no bit of it can be flipped.
 - Whoever verifies says at which time, and which revocations are known.
+- Fail closed: what does not open, verify or fit is an error that says what it was.
 """

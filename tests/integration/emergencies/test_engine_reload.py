@@ -54,7 +54,7 @@ class Held:
 
         async def make_late(
             reload: EngineReload, engine: Engine, program: Program
-        ) -> tuple[Engine, bytes]:
+        ) -> tuple[Engine, bytes, list[int] | None]:
             self.made.append(program)
             await self._go_on.wait()
             return await make(reload, engine, program)

@@ -140,9 +140,14 @@ def test_nobody_defines_without_the_right_or_beyond_it(site: Site) -> None:
         {**scales, "erasure": "none"},
         {**scales, "fields": "nonsense"},
         {**scales, "from": ["w3/+patient/other"]},
+        # Read by the first that fits, messages would be about somebody else, or nobody.
+        {**scales, "from": ["w3/+/+patient", *scales["from"]]},
+        {**scales, "from": ["w3/+/scales", *scales["from"]]},
     ]
     answers = [define(ann, "w3-scales", it) for it in weaker]
     answers.append(define(ann, "w3-new", {"from": ["w3/x"], "fields": [{"name": "a"}]}))
+    # A second type could ask all who publish here for what nobody sends, and record it once more.
+    answers.append(define(ann, "w3-new", {**VITALS, "from": ["w3/+/scales"], "conform": True}))
     answers.append(ann.publish("!DEFINE/w3-vitals", b"", qos=1))
     answers.append(define(ann, "", VITALS))
     assert all(it.failed for it in answers), [it.reason for it in answers]

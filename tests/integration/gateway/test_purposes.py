@@ -11,6 +11,7 @@ from penstock.mqtt import V3, V5, ReasonCode, RequestedSubscription, Will
 from tests.support.gateway.clients import VERSIONS, Make, make_clients
 from tests.support.gateway.fixtures import BROKERS, AnyBroker
 from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.pair import wait_until
 from tests.support.gateway.raw import RawClient
 
 pytestmark = BROKERS
@@ -191,9 +192,14 @@ def test_subscriptions_are_paused_and_resumed_with_their_qos(make: Make, topic: 
     reader.settle()
     assert reader.texts() == []
     admin.publish(f"!RESERVE/{topic}/a{{}}", qos=1)
-    reader.settle()
-    admin.publish(f"{topic}/a", b"again", qos=2)
-    assert [(it.payload, it.qos) for it in reader.messages(1)] == [(b"again", 2)]
+
+    def resumed() -> bool:
+        admin.publish(f"{topic}/a", b"again", qos=2)
+        found = {(it.payload, it.qos) for it in reader.messages()}
+        assert found <= {(b"again", 2)}
+        return bool(found)
+
+    wait_until(resumed)
 
 
 def test_unsubscribing_with_the_purpose(make: Make, topic: str) -> None:
@@ -378,9 +384,15 @@ def test_a_resumed_session_keeps_its_purposes(
     second = make(f"resumes-{topic}", clean=False, expiry=300)
     assert second.texts(1) == [(f"{topic}/a", b"queued a")]
     admin.publish(f"!RESERVE/{topic}/b{{mine}}", qos=1)
-    second.settle()
-    admin.publish(f"{topic}/b", b"allowed again", qos=1)
-    assert second.texts(1) == [(f"{topic}/b", b"allowed again")]
+
+    def resumed() -> bool:
+        # A broker may answer what comes later before a subscription that resumes holds.
+        admin.publish(f"{topic}/b", b"allowed again", qos=1)
+        found = second.texts()
+        assert set(found) <= {(f"{topic}/b", b"allowed again")}
+        return bool(found)
+
+    wait_until(resumed)
 
 
 def test_a_takeover_keeps_the_purposes(make: Make, topic: str) -> None:

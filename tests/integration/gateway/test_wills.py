@@ -12,7 +12,7 @@ from penstock.config import Config
 from penstock.mqtt import Disconnect, Properties, ReasonCode, Will
 from penstock.mqtt.codes import FAILURE
 from penstock.store.database import Database
-from penstock.store.detection.journal import find_detector
+from penstock.store.detection.journal import find_leader
 from penstock.store.detection.tables import situations_table
 from penstock.store.wills import keepers_table, wills_table
 from tests.support.gateway.fixtures import BROKERS, AnyBroker
@@ -156,7 +156,7 @@ def test_a_will_waits_for_detection_instead_of_being_lost(
         wait_until(lambda: kept(process.config) == 1)
         process.kill()
         with Database.open(process.config.store.connection_url()) as database:
-            held = find_detector(database)
+            held = find_leader(database)
             assert held is not None
             with database.write("situations") as connection:
                 until = int(time.time() + 8) * 1_000_000

@@ -7,15 +7,20 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from paho.mqtt import publish, subscribe
 
 from penstock.components.mosquitto import MosquittoServer
+from penstock.definitions import read_text
 from penstock.model.document import Document
 from penstock.model.kinds.controls import ERASURE
 from penstock.rights.dispatch.channels import Channels, open_caller
@@ -24,11 +29,16 @@ from penstock.rights.erasure.records import ViewTrace, trace_views
 from penstock.rights.erasure.service import _Case
 from penstock.rights.notices import NoticeSender
 from penstock.rights.worker import RightsWorker
+from penstock.store.audit.signatures import Signer
 from penstock.store.audit.verification import verify
 from penstock.store.database import Database
+from penstock.store.detection.journal import DetectionStore
+from penstock.store.detection.tables import situations_table
 from penstock.store.rights.erasures import evidence_table
 from penstock.store.rights.tables import RequestStatus
 from penstock.store.vault import StoreVault
+from tests.support.gateway.harness import GatewayThread
+from tests.support.gateway.ward import WARD, login, open_ward
 from tests.support.rights.erasing import STREAM, SUBSCRIBER, Installation
 from tests.support.rights.office import SECRET
 
@@ -336,3 +346,68 @@ def _publish(place: Installation, view: str, content: str, name: str = "0.json")
     path = data / name
     path.write_text(content)
     return path
+
+
+@pytest.mark.needs("mosquitto")
+def test_detection_forgets_who_is_erased(tmp_path: Path, mosquitto: MosquittoServer) -> None:
+    documents = read_text(WARD.replace("WINDOW", "1h")).documents
+
+    def knock(gateway: GatewayThread, *people: str) -> None:
+        with login(gateway.port, "sensor") as sensor:
+            for who in people:
+                sensor.publish(f"ward/{who}/knock", b"{}", qos=1)
+
+    def kept(database: Database) -> str:
+        data, _, batches = DetectionStore(database, "test", seconds=1).load()
+        state = b"" if data is None else zlib.decompress(data[4 + int.from_bytes(data[:4]) :])
+        return str((state, batches))
+
+    def wait_for(done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not done():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def find(database: Database) -> list[str]:
+        with database.read() as connection:
+            return sorted(connection.scalars(sa.select(situations_table.c.subject)))
+
+    with ExitStack() as stack:
+        gateway = stack.enter_context(open_ward(tmp_path / "one", mosquitto.port, window="1h"))
+        url = gateway.config.store.connection_url()
+        database = stack.enter_context(Database.open(url))
+        signer = Signer.open(gateway.config.audit.signing_key)
+        more = {"signer": signer, **settings(mosquitto.port)}
+        place = Installation(tmp_path, database, *documents, **more)
+        knock(gateway, "ann", "bob", "eve", "eve")
+        wait_for(lambda: find(database) == ["eve"] and '"bob"' in kept(database))
+        for who in ("ann", "eve"):
+            request, worker = place.submit(who, who), make_worker(place)
+            wait_for(lambda: worker.run_once() >= 0 and _is_done(place, request))  # noqa: B023
+        erased = {it["place"]: it for it in place.evidence("ann", "ann").content["erased"]}
+        assert erased["event detection"]["rows"] > 0
+        left = {it["place"]: it["reason"] for it in place.evidence("eve", "eve").content["remains"]}
+        assert "forgotten when it has ended" in left["event detection"]
+        assert '"ann"' not in kept(database)
+        assert '"bob"' in kept(database)
+        # Each has knocked once now, as far as anybody remembers; and a situation stays.
+        knock(gateway, "ann", "bob")
+        wait_for(lambda: find(database) == ["bob", "eve"])
+        stack.pop_all().close()
+    with Database.open(url) as database:
+        place = Installation(tmp_path, database, *documents, **more)
+        request = place.submit("ann", "again")
+        make_worker(place).run_once()
+        shown = place.book.show(request)
+        assert shown is not None
+        assert [it.trouble for it in shown[1]] == ["erasure-unavailable"]
+        # Where nothing is detected any more, nobody has to be asked.
+        assert '"bob"' in kept(database)
+        bare = Installation(tmp_path, database, **more)
+        assert bare.erase("ann", "bare").outcome is Outcome.DONE
+        assert '"bob"' not in kept(database)
+
+
+def _is_done(place: Installation, request: str) -> bool:
+    shown = place.book.show(request)
+    return shown is not None and shown[0].status == RequestStatus.COMPLETED

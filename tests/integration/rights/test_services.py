@@ -158,6 +158,15 @@ def test_no_uri_leads_into_the_network(host: str) -> None:
     assert made.trouble == "address-refused" or host == "[fe80::1]"
 
 
+def test_nothing_crosses_a_network_in_clear_that_is_not_ones_own() -> None:
+    """No packet is sent: an identifier is in every call."""
+    own = Caller(allowed=[ipaddress.ip_network("10.0.0.0/8")], timeout=0.5)
+    for uri in ("http://1.1.1.1:1/", "http://[2606:4700::1]:1/"):
+        made = own.post(uri, b"{}", {})
+        assert isinstance(made, Dispatched)
+        assert made.trouble == "not-encrypted"
+
+
 @pytest.mark.parametrize("host", ["1.1.1.1", "2606:4700::1", "64:ff9b::101:101"])
 def test_public_addresses_may_be_called(host: str) -> None:
     assert Caller()._may_reach(host)
@@ -222,6 +231,8 @@ def answering(answer: bytes, pause: float) -> Iterator[str]:
         (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 1000, 0.05, "timeout"),
         (b"SSH-2.0-OpenSSH\r\n", 0, "no-http"),
         (b"", 0, "no-http"),
+        # A redirect is not followed, wherever it leads.
+        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n", 0, "http-302"),
         (b"HTTP/1.1 999\r\n\r\n", 0, "http-999"),
         (b"HTTP/1.1 -1 no\r\n\r\n", 0, "no-http"),
     ],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -182,9 +184,16 @@ def test_who_sends_slowly_is_cut_off_and_others_are_served(
             it = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 20))
             it.sendall(beginnings[number % 2])
             slow.append(it)
-        assert server.call("GET", "/v1/publishers/portal").status == 200
+        until(lambda: _is_served(server), "somebody else was served")
         for it in slow:
             until(lambda it=it: _is_cut_off(it), "a slow one was cut off")  # type: ignore[misc]
+
+
+def _is_served(server: ServerInstallation) -> bool:
+    try:
+        return server.call("GET", "/v1/publishers/portal").status == HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False  # on a busy machine a second is over soon
 
 
 def _is_cut_off(it: socket.socket) -> bool:

@@ -48,7 +48,12 @@ class Installation:
     """Settings, store, event log and the built-in service over them."""
 
     def __init__(
-        self, folder: Path, database: Database, *documents: Document, **settings: Any
+        self,
+        folder: Path,
+        database: Database,
+        *documents: Document,
+        signer: Signer = SIGNER,
+        **settings: Any,
     ) -> None:
         given = {"rights": {"settle": "0s"}, "broker": {"mode": "external", "port": 1}}
         self.config = Config.model_validate(given | settings, context=folders(folder))
@@ -57,7 +62,7 @@ class Installation:
         marks = SubjectMarks(SECRET)
         self.book = RequestBook(database, ConsentBook(database, marks), Sealer(SECRET))
         self.people = Pseudonyms(bytes(32))
-        self.audit = AuditLog(database, SIGNER)
+        self.audit = AuditLog(database, signer)
         self.service = ErasureService(self.config, self.audit, database, self.people, marks)
         self.events = EventLog(self.config.pipeline.event_log)
 

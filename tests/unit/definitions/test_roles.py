@@ -9,9 +9,15 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.access import AccessDefinitions, find_right, find_subjects
+from penstock.definitions.access import (
+    AccessDefinitions,
+    find_right,
+    find_subjects,
+    refuse_overload,
+)
 from penstock.definitions.authorizer import RoleContext, make_authorizer
 from penstock.definitions.roles import SUBJECT_KINDS
+from penstock.errors import InvalidError
 from penstock.model.definition import KINDS, Reference
 from penstock.model.document import Document, Key
 from penstock.model.role_terms import ROLE_PREFIX
@@ -156,6 +162,40 @@ def test_every_kind_that_names_roles_as_subjects_is_known() -> None:
         if any(isinstance(it, Reference) and it.prefix == ROLE_PREFIX for it in named):
             naming.add(kind)
     assert naming | {"authorisation-rule"} == SUBJECT_KINDS
+
+
+def appointments(of: str, holder: str, count: int) -> list[Document]:
+    return [
+        Document("appointment", f"{of}-{at}", {"credential": f'{of}("{at}")', "holder": holder})
+        for at in range(count)
+    ]
+
+
+@pytest.mark.parametrize("holder", ["user:ann", "group:wards"])
+def test_a_rule_by_which_somebody_has_too_many_roles_is_refused(holder: str) -> None:
+    """Two conditions that share no variable: every bed with every ward."""
+    rule = Document(
+        "activation-rule",
+        "all-of-all",
+        {
+            "role": "treating(w, b)",
+            "requires": [{"appointment": "in(w)"}, {"appointment": "at(b)"}],
+        },
+    )
+    few = [*appointments("in", holder, 100), *appointments("at", holder, 100)]
+    many = appointments("in", holder, 400)
+    house = build().change([rule, *few])
+    refuse_overload(house, [rule.key])
+    assert not ask(house, "ann", "home/p1/rx", now=23 * 3_600_000)
+    more = appointments("at", holder, 400)
+    for documents in ([*many, *more], [rule, *many, *more]):
+        with pytest.raises(InvalidError) as caught:
+            refuse_overload(house.change(documents), [it.key for it in documents])
+        assert "role treating: more than 20000 role instances" in str(caught.value)
+        assert "ann" not in str(caught.value)
+        assert "share variables" in str(caught.value)
+    # What is not about roles looks at nothing.
+    refuse_overload(house.change([*many, *more]), [Key("policy", "all")])
 
 
 def test_preferences_name_roles() -> None:

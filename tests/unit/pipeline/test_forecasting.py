@@ -28,6 +28,7 @@ from penstock.pipeline.forecasting import (
     split_people,
 )
 from penstock.pipeline.sources.event_log import TopicSource
+from penstock.store.opt_outs import OptedOut, OptOuts, SubjectMarks
 from penstock_lab.generate.nursing_home import House
 
 pytestmark = pytest.mark.needs("java")
@@ -164,6 +165,21 @@ def test_a_stream_comes_to_the_worst_of_each_hour(spark: SparkSession, tmp_path:
         if len(signs) == 3
     }
     assert len(found) == 10
+
+
+def test_who_opted_out_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    signs = {"at": 400_000 * HOUR, "temperature": 37.0, "respiratory": 15.0, "saturation": 97.0}
+    topic = Topic(tmp_path / "log")
+    topic.append([json.dumps({"pid": pid, **signs}).encode() for pid in ("ann", "bob")])
+    chosen = OptOuts.of(1, [("ann", "research/sleep")], SubjectMarks(bytes(32)))
+
+    def find(refusing: OptedOut) -> list[str]:
+        found = read_stream(spark, make_stream(), TopicSource(topic), refusing=refusing).collect()
+        return sorted(row["patient"] for row in found)
+
+    assert find(chosen.refusing(["care"])) == ["ann", "bob"]
+    assert find(chosen.refusing(["research"])) == ["bob"]
+    assert find(chosen.refusing_any()) == ["bob"]
 
 
 def test_streams_without_signs_or_people_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from penstock.model.kinds import ControlSubscriber
 from penstock.rights.broker import PrivacyBroker, Submission
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.reader import read_last
 from penstock.store.audit.signatures import Signer
 from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
@@ -104,11 +105,20 @@ def test_services_are_told_by_control_and_category(broker: PrivacyBroker) -> Non
     assert services(broker, ask(broker, key="3", categories=("gender",))) == ["crm"]
 
 
-def test_a_request_that_concerns_nobody_is_done_at_once(broker: PrivacyBroker) -> None:
-    made = ask(broker, "app", publisher="app", control="forget", action="delete")
-    shown = broker.book.show(made)
-    assert shown is not None
-    assert shown[0].status == RequestStatus.COMPLETED
+def test_what_nobody_would_honour_is_not_accepted(broker: PrivacyBroker) -> None:
+    """Else a person would be told that all is deleted, and nothing was."""
+    with pytest.raises(UsageError, match="nobody would honour 'delete' of 'forget'"):
+        ask(broker, "app", publisher="app", control="forget", action="delete")
+    assert broker.book.newest() == []
+
+
+def test_a_completion_is_audited_once_however_often_it_is_said(broker: PrivacyBroker) -> None:
+    made = ask(broker)
+    for _ in range(3):
+        broker.complete("crm", made, "crm")
+    with broker.book._database.read() as connection:
+        kinds = [it.entry.kind for it in read_last(connection, 10)]
+    assert kinds[-2:] == ["rights.accepted", "rights.completed"]
 
 
 def test_a_category_prohibits_the_purpose_below_that_is_named_so(broker: PrivacyBroker) -> None:

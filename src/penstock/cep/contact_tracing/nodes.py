@@ -17,7 +17,7 @@ from typing import Any
 from typing_extensions import override
 
 from penstock.cep.contact_tracing.presence import Presence
-from penstock.cep.context import FIELD_OF_ROOT, EngineContext, Row, Values
+from penstock.cep.context import FIELD_OF_ROOT, EngineContext, ErasedPeople, Row, Values
 from penstock.cep.operators.aggregate_outputs import AggregateOutput
 from penstock.cep.operators.nodes import NO_ROWS, Detections, Feed, OperatorNode, Rows
 from penstock.cep.program import Aggregate, Meetings, Operator, Refine, Visits
@@ -113,6 +113,11 @@ class VisitsNode(OperatorNode):
             )
             for stay in presence.visits(person, self.context.now)
         ]
+
+    @override
+    def forget(self, people: ErasedPeople) -> None:
+        for name in people.names:
+            people.found[name] += self.presence.forget(name)
 
     def save(self) -> Any:
         """Return all stays."""

@@ -179,6 +179,26 @@ class Presence:
             self._order.pop((day, place), None)
             self._count -= sum(len(stays) for stays in people.values()) // 2
 
+    def forget(self, who: str) -> int:
+        """Forget where somebody was and with whom; return how many stays that were."""
+        gone = 0
+        if who in self._open:
+            self._leave(who)
+            gone += 1
+        for day, places in self._days.items():
+            for place, people in places.items():
+                stays = people.pop(who, None)
+                if stays is None:
+                    continue
+                gone += len(stays) // 2
+                self._count -= len(stays) // 2
+                order = self._order[day, place]
+                self._order[day, place] = IntervalIndex(
+                    [it for it in order.intervals if it[2] != who]
+                )
+        self._pair_durations.forget_person(who)
+        return gone
+
     def _settle(self, now: int) -> int:
         """Forget what is past; return the first tick that counts."""
         since = (now - self.within) // self.every + 1

@@ -26,6 +26,8 @@ from typing import Any, Final, TypeAlias
 
 _KIND: Final = "I"
 _FOREVER: Final = 1 << 62
+_NOBODY: Final = ""
+"""Stands for somebody who was forgotten; no one has it for a name."""
 
 Ticks: TypeAlias = tuple[int, int]
 """A run of ticks: the first and the last."""
@@ -214,6 +216,21 @@ class PairDurations:
         held = self._days.pop(day, None)
         if held is not None:
             self._pairs -= held.pairs
+
+    def forget_person(self, who: str) -> None:
+        """Forget with whom somebody was; the number that stood for them is nobody's any more."""
+        for held in self._days.values():
+            number = None if held is None else held.numbers.pop(who, None)
+            if held is None or number is None:
+                continue
+            before = held.pairs
+            for other in held.others[number]:
+                place = bisect_left(held.others[other], number)
+                del held.others[other][place], held.ticks[other][place]
+            held.pairs -= 2 * len(held.others[number])
+            held.names[number] = _NOBODY
+            held.others[number], held.ticks[number] = array(_KIND), array(_KIND)
+            self._pairs -= before - held.pairs
 
     def save(self) -> Any:
         """Return all sums as JSON data."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right, insort
 from collections import Counter, deque
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
@@ -24,6 +25,10 @@ from penstock.cep.program import Function
 _SMALLEST: Final = 1074  # the smallest double is 2 to the power of -1074
 _UNIT: Final = 1 << _SMALLEST
 _MANY: Final = 32
+
+
+Name: TypeAlias = Callable[[Any], str | None]
+"""Returns whom a value names, of those who are to be forgotten."""
 
 
 class Accumulator(ABC):
@@ -54,6 +59,10 @@ class Accumulator(ABC):
     @abstractmethod
     def drop_oldest(self) -> None:
         """Make room."""
+
+    @abstractmethod
+    def forget(self, name_of: Name) -> set[str]:
+        """Drop the values that name somebody; return whom."""
 
     @abstractmethod
     def save(self) -> Any:
@@ -161,6 +170,14 @@ class Extremum(Accumulator):
         self._first += 1
 
     @override
+    def forget(self, name_of: Name) -> set[str]:
+        held = list(zip(self._times, self._values, strict=True))[self._first :]
+        kept = [it for it in held if name_of(it[1]) is None]
+        self._first = 0
+        self._times, self._values = [at for at, _ in kept], [value for _, value in kept]
+        return {name for _, value in held if (name := name_of(value)) is not None}
+
+    @override
     def save(self) -> Any:
         return [self._times[self._first :], pack(self._values[self._first :])]
 
@@ -220,6 +237,19 @@ class _Retained(Accumulator):
     @override
     def drop_oldest(self) -> None:
         self._leave(self._kept.popleft()[2])
+
+    @override
+    def forget(self, name_of: Name) -> set[str]:
+        found, kept = set[str](), deque[tuple[int, int, Any]]()
+        for entry in self._kept:
+            name = name_of(entry[2])
+            if name is None:
+                kept.append(entry)
+            else:
+                found.add(name)
+                self._leave(entry[2])
+        self._kept = kept
+        return found
 
     def _save_kept(self) -> Any:
         return [[at, pack(value)] for at, _, value in self._kept]
@@ -317,6 +347,15 @@ class Distinct(_Retained):
             del self._times[next(iter(self._times))]
 
     @override
+    def forget(self, name_of: Name) -> set[str]:
+        found = super().forget(name_of)
+        # Where nothing is retained, they are counted all the same.
+        for value in [it for it in self._times if name_of(it) is not None]:
+            found.add(str(value))
+            del self._times[value]
+        return found
+
+    @override
     def save(self) -> Any:
         return [[[pack(value), times] for value, times in self._times.items()], self._save_kept()]
 
@@ -351,6 +390,15 @@ class FirstLast(_Retained):
         if not self._retain:
             return self._value
         return self._kept[-1 if self._last else 0][2] if self._kept else None
+
+    @override
+    def forget(self, name_of: Name) -> set[str]:
+        found = super().forget(name_of)
+        name = None if self._at is None else name_of(self._value)
+        if name is not None:
+            self._at = self._value = None
+            found.add(name)
+        return found
 
     @override
     def save(self) -> Any:

@@ -21,6 +21,7 @@ from penstock.cep.context import (
     FIELD_OF_ROOT,
     NEVER,
     EngineContext,
+    ErasedPeople,
     Key,
     Row,
     Values,
@@ -344,6 +345,28 @@ class AggregateNode(OperatorNode):
             if row is not None:
                 delta.removed.append(row)
         self.context.counts["dropped_groups"] += 1
+
+    @override
+    def forget(self, people: ErasedPeople) -> None:
+        """Forget people's groups, and people among the values of other groups."""
+        deltas = [RowDelta() for _ in self._outputs]
+        for key in [key for key in self._groups if people.has_key(self._spec.by, key)]:
+            for row, delta in zip(self._groups.pop(key).rows, deltas, strict=True):
+                if row is not None:
+                    delta.removed.append(row)
+        naming = {
+            place for takers in self._takers for place, name, _ in takers
+            if name in people.attributes
+        }  # fmt: skip
+        for key, group in list(self._groups.items()) if naming else ():
+            named = {
+                name for place in naming for name in group.accumulators[place].forget(people.name)
+            }
+            if named:
+                people.found.update(named)
+                self._evaluate(key, group, deltas, raising=False)
+        for output, delta in zip(self._outputs, deltas, strict=True):
+            output.emit([], delta.added, delta.removed, delta.touched, delta.replaced)
 
     def save(self) -> Any:
         """Return what is kept of each group."""

@@ -16,9 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from typing_extensions import override
+
 from penstock.cep.context import (
     NEVER,
     EngineContext,
+    ErasedPeople,
     Key,
     Row,
     Values,
@@ -255,6 +258,25 @@ class JoinNode(OperatorNode):
         if at < group.wake:
             group.wake = at
             self.context.schedule(at, self.index, key)
+
+    @override
+    def forget(self, people: ErasedPeople) -> None:
+        """Forget people's groups and rows; what others are left with is found in the next run."""
+        gone = [key for key in self._groups if people.has_key(self._spec.by, key)]
+        ended = [row for key in gone for row in self._groups.pop(key).matches.values()]
+        for key, group in self._groups.items():
+            found = False
+            for side in group.sides:
+                for uid in [uid for uid, row in side.items() if people.has_row(row.values)]:
+                    del side[uid]
+                    found = True
+            for match in [*group.pending]:
+                if any(people.has_row(row.values) for row in match):
+                    group.pending.remove(match)
+                    found = True
+            if found:
+                self.woken.append(key)
+        self.emit([], NO_ROWS, ended, NO_ROWS)
 
     def save(self) -> Any:
         """Return the rows, matches and pending sequences of each group."""

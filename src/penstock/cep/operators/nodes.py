@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from penstock.cep.context import (
     EngineContext,
+    ErasedPeople,
     Key,
     Row,
     Values,
@@ -94,6 +95,9 @@ class OperatorNode:
 
     def load(self, state: Any) -> None:
         """Restore the state, timers included."""
+
+    def forget(self, people: ErasedPeople) -> None:
+        """Forget people's rows and groups, and emit what no longer holds."""
 
 
 class SourceNode(OperatorNode):
@@ -183,6 +187,7 @@ class LatestNode(OperatorNode):
 
     def __init__(self, index: int, context: EngineContext, spec: Latest) -> None:
         super().__init__(index, context)
+        self._by = spec.by
         self._key = key_reader(spec.by)
         self._order = spec.order
         self._best: dict[Key, Row] = {}
@@ -212,6 +217,15 @@ class LatestNode(OperatorNode):
                     self.context.counts["dropped_groups"] += 1
         self.emit(detected, list(added.values()), removed, NO_ROWS)
 
+    @override
+    def forget(self, people: ErasedPeople) -> None:
+        gone = [
+            key
+            for key, row in self._best.items()
+            if people.has_key(self._by, key) or people.has_row(row.values)
+        ]
+        self.emit([], NO_ROWS, [self._best.pop(key) for key in gone], NO_ROWS)
+
     def save(self) -> Any:
         """Return the row of each group."""
         return [[pack_key(key), pack_row(row)] for key, row in self._best.items()] or None
@@ -226,6 +240,7 @@ class IterateNode(OperatorNode):
 
     def __init__(self, index: int, context: EngineContext, spec: Iterate) -> None:
         super().__init__(index, context)
+        self._by = spec.by
         self._key = key_reader(spec.by)
         self._times = spec.times
         self._within = spec.within
@@ -252,6 +267,11 @@ class IterateNode(OperatorNode):
                         del seen[next(iter(seen))]
                         self.context.counts["dropped_groups"] += 1
         self.emit(detected, added, NO_ROWS, NO_ROWS)
+
+    @override
+    def forget(self, people: ErasedPeople) -> None:
+        for key in [key for key in self._seen if people.has_key(self._by, key)]:
+            del self._seen[key]
 
     def save(self) -> Any:
         """Return when events of each group happened."""

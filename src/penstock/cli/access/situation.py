@@ -226,12 +226,12 @@ def diagram(plan: str, output: Path, current: bool, as_json: bool) -> None:
 def _find_trouble(desk: Desk) -> str | None:
     """Say where what is shown may be out of date: nobody detects."""
     from penstock.model.kinds import Scenario
-    from penstock.store.detection.journal import find_detector
+    from penstock.store.detection.journal import find_leader
     from penstock.store.detection.situations import find_trouble
 
     if not desk.definitions.of(Scenario):
         return "no scenario is defined"
-    return find_trouble(find_detector(desk.database), datetime.now(UTC)) or None
+    return find_trouble(find_leader(desk.database), datetime.now(UTC)) or None
 
 
 def _list_levels(desk: Desk) -> dict[tuple[str, str], int]:

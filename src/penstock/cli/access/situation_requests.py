@@ -310,12 +310,12 @@ def _wait(look: Callable[[], Request], seconds: float) -> Request:
 
 
 def _find_cause(desk: Desk) -> str:
-    from penstock.store.detection.journal import find_detector
+    from penstock.store.detection.journal import find_leader
 
-    detector = find_detector(desk.database)
-    if detector is None or not detector.is_alive(datetime.now(UTC)):
+    leader = find_leader(desk.database)
+    if leader is None or not leader.is_alive(datetime.now(UTC)):
         return "none detects now"
-    return detector.trouble or "it has not answered in time"
+    return leader.trouble or "it has not answered in time"
 
 
 def _tell_wish(it: Request) -> str:

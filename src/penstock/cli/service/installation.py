@@ -266,9 +266,11 @@ def _make_data(config: Config) -> list[str]:
 @json_option
 def password(user: str, path: Path | None, client_ids: str, remove: bool, as_json: bool) -> None:
     """Set the password of USER; it is asked for, or read from standard input."""
-    from argon2 import PasswordHasher
-
-    from penstock.gateway.connection.authentication import check_name
+    from penstock.gateway.connection.authentication import (
+        check_name,
+        remove_password,
+        write_password,
+    )
 
     check_name(user)
     file = path or configuration().gateway.authentication.passwords
@@ -277,32 +279,16 @@ def password(user: str, path: Path | None, client_ids: str, remove: bool, as_jso
             "no file of passwords is named",
             fix="set gateway.authentication.passwords in penstock.yaml, or use --file",
         )
-    lines = file.read_text().splitlines() if file.exists() else []
-    kept = [line for line in lines if line.partition(":")[0] != user]
-    if remove and len(kept) == len(lines):
-        raise UsageError(f"there is no user {quote(user)} in {quote(file)}", fix="check the name")
     if not remove:
-        hashed = PasswordHasher().hash(ask_new_password())
-        kept.append(f"{user}:{hashed}" + (f":{client_ids}" if client_ids else ""))
-    _replace(file, "".join(f"{line}\n" for line in kept))
+        write_password(file, user, ask_new_password(), client_ids)
+    elif not remove_password(file, user):
+        raise UsageError(f"there is no user {quote(user)} in {quote(file)}", fix="check the name")
     action = "removed" if remove else "set"
     show(
         as_json,
         {"user": user, "file": str(file), "action": action},
         lambda out: out.print(f"{action} the password of {user} in {file}", highlight=False),
     )
-
-
-def _replace(file: Path, content: str) -> None:
-    """Put the new content in place at once, readable by its owner alone."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    with os.fdopen(descriptor, "w") as new:
-        os.fchmod(descriptor, 0o600)
-        new.write(content)
-        new.flush()
-        os.fsync(descriptor)
-    Path(name).replace(file)
 
 
 @click.command("doctor")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, print_json, show, table
-from penstock.cli.session import configuration, open_database, refuse_missing_store
+from penstock.cli.session import ANSWER_SECONDS, configuration, open_database, refuse_missing_store
 from penstock.errors import PenstockError, UnavailableError
 
 if TYPE_CHECKING:
@@ -339,6 +339,57 @@ def raise_descriptor_limit(config: Config) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+@click.group("console")
+def console_command() -> None:
+    """Look at the installation and change it with a browser."""
+
+
+@console_command.command("run")
+@json_option
+def run_console(as_json: bool) -> None:
+    """Run the console until Ctrl-C or SIGTERM.
+
+    While nobody administers, it prints a link to make the first account: good once, for an hour.
+    `penstock up` runs it where `parts` names it. With --json the log is JSON, one entry per line.
+    """
+    from penstock.telemetry import configure, install_hooks
+
+    try:
+        from penstock.console.process import run_until_told
+    except ImportError as error:
+        raise UnavailableError(
+            f"the console is not installed: {error.name} is missing",
+            fix="pip install 'penstock[console]'",
+        ) from None
+
+    config = configuration()
+    configure(level=config.log.level, style="json" if as_json else config.log.format)
+    install_hooks()
+    config.require_files("console")
+    config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _run_loop(run_until_told(config))
+
+
+@console_command.command("link")
+@json_option
+def make_console_link(as_json: bool) -> None:
+    """Print a link to make the first account: good once, for an hour, while nobody administers."""
+    from penstock.console.desk import Desk
+    from penstock.errors import UsageError
+
+    config = configuration()
+    refuse_missing_store(config)
+    with Desk.open(config) as desk:
+        desk.follower.wait_for(0, ANSWER_SECONDS)
+        if desk.has_administrator():
+            raise UsageError(
+                "somebody administers already",
+                fix="sign in, or set a password with `penstock password`",
+            )
+        link = f"{config.console.address}/first?link={desk.sessions.make_link()}"
+    show(as_json, {"link": link}, lambda console: console.print(link, soft_wrap=True))
+
+
 @click.group("server")
 def server() -> None:
     """Let front ends and services hand in and answer privacy requests over the network."""
@@ -368,11 +419,16 @@ def run_server(as_json: bool) -> None:
     install_hooks()
     config.require_files("server", "rights")
     config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _run_loop(run_until_told(config))
+
+
+def _run_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Run a process's work on the fastest loop that is installed."""
     try:
         import uvloop
     except ImportError:
         import asyncio
 
-        asyncio.run(run_until_told(config))
+        asyncio.run(work)
     else:
-        uvloop.run(run_until_told(config))
+        uvloop.run(work)

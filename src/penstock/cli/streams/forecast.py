@@ -1,6 +1,8 @@
 """`penstock forecast`: who may soon be worse, as advice to the staff.
 
 Rules that hold here:
+- Who opted out of the purpose is left out of what is read of a stream; without a purpose, who
+  opted out of anything.
 - Forecasts are messages like others: published by a user who may, read by those who may.
   Nothing else follows from them.
 """
@@ -26,6 +28,7 @@ from penstock.cli.session import (
     configuration,
     connect,
     disconnect,
+    open_database,
     open_definitions,
     parse_address,
 )
@@ -49,6 +52,13 @@ def command() -> None:
     """Forecast a deterioration of vital signs; advice to the staff that opens nothing."""
 
 
+_purposes = click.option(
+    "--purpose", "purposes", multiple=True,
+    help="What the forecast is for, again for each purpose: who opted out of it is left out. "
+    "Without it, who opted out of anything.",
+)  # fmt: skip
+
+
 @command.command()
 @click.option("--patients", type=click.IntRange(10, 10_000), default=300, show_default=True)
 @click.option("--days", type=click.IntRange(3, 365), default=30, show_default=True)
@@ -64,6 +74,7 @@ def command() -> None:
     "--model", "path", required=True, type=click.Path(dir_okay=False, path_type=Path),
     help="The JSON file to write the model to.",
 )  # fmt: skip
+@_purposes
 @json_option
 def train(
     *,
@@ -73,6 +84,7 @@ def train(
     houses: int,
     stream: str | None,
     path: Path,
+    purposes: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Train a model, and measure it on people whom it has not seen.
@@ -89,7 +101,7 @@ def train(
         _load_house()  # where no simulation is installed, that is an error before Spark is started
     with _open_spark() as spark:
         if stream is not None:
-            learned, unseen = split_people(_read_stream(spark, stream).cache())
+            learned, unseen = split_people(_read_stream(spark, stream, purposes).cache())
             others = {f"every fourth person of {stream}": unseen}
         else:
             learned = _simulate(spark, patients, days, seed)
@@ -173,6 +185,7 @@ def _render_quality(out: Console, path: Path, found: Found) -> None:
     "--password-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The file that holds the user's password; nobody else may read it.",
 )  # fmt: skip
+@_purposes
 @json_option
 def run(
     *,
@@ -182,6 +195,7 @@ def run(
     to: str | None,
     user: str,
     password_file: Path | None,
+    purposes: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Forecast who may deteriorate within 12 hours of the last hour known, and publish it."""
@@ -196,7 +210,7 @@ def run(
     address = parse_address(to) if to is not None else None
     with _open_spark() as spark:
         if stream is not None:
-            hours = _read_stream(spark, stream)
+            hours = _read_stream(spark, stream, purposes)
         else:
             assert signs is not None  # noqa: S101 - one of both is there
             hours = read_lines(spark, signs)
@@ -266,15 +280,21 @@ def _simulate(spark: Session, patients: int, days: int, seed: int) -> Hours:
     return spark.createDataFrame(rows, schema=COLUMNS)
 
 
-def _read_stream(spark: Session, name: str) -> Hours:
-    from penstock.model.kinds import Stream
+def _read_stream(spark: Session, name: str, purposes: tuple[str, ...]) -> Hours:
+    from penstock.model.kinds import Purpose, Stream
     from penstock.pipeline.forecasting import read_stream
     from penstock.pipeline.records.avro import RegistrySchemas
     from penstock.pipeline.sources.source import open_source
+    from penstock.store.consent import ConsentBook
 
     config = configuration()
     with open_definitions() as store:
-        known = store.current()[1].of(Stream)
+        definitions = store.current()[1]
+    known, declared = definitions.of(Stream), definitions.of(Purpose)
+    for it in purposes:
+        if it not in declared:
+            fix = f"purposes are {', '.join(declared) or 'none yet'}"
+            raise UsageError(f"there is no purpose {quote(it)}", fix=fix)
     if name not in known:
         fix = f"streams are {', '.join(known) or 'none yet'}"
         raise UsageError(f"there is no stream {quote(name)}", fix=fix)
@@ -282,4 +302,7 @@ def _read_stream(spark: Session, name: str) -> Hours:
     kafka = stream.source.kafka if stream.source else None
     schemas = RegistrySchemas(kafka.registry) if kafka and kafka.registry else None
     source = open_source(stream, config.pipeline, config.kafka)
-    return read_stream(spark, stream, source, schemas)
+    with open_database(config) as database:
+        chosen = ConsentBook.open(database, config.consent.key).opt_outs()
+    refusing = chosen.refusing(purposes) if purposes else chosen.refusing_any()
+    return read_stream(spark, stream, source, schemas, refusing)

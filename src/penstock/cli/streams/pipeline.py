@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from penstock.cli.output import json_option, show, table
-from penstock.cli.session import configuration, open_definitions
+from penstock.cli.session import configuration, open_database, open_definitions
 from penstock.errors import UsageError, quote
 
 COLUMNS = ("kind", "name", "subject", "at", "source", "target", "event", "topic", "said")
@@ -42,6 +42,7 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
     from penstock.pipeline.records.parser import use_person_keys
     from penstock.pipeline.service.control import find_private_streams
     from penstock.pipeline.session import open_session
+    from penstock.store.consent import ConsentBook
     from penstock.telemetry import configure, install_hooks
 
     config = configuration()
@@ -51,7 +52,8 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with open_definitions() as store:
+    with open_definitions() as store, open_database(config) as database:
+        consent = ConsentBook.open(database, config.consent.key).opt_outs
 
         def definitions() -> DefinitionSet:
             return store.current()[1]
@@ -59,7 +61,7 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
         definitions()  # what is wrong with the store is told before Spark starts
         spark = open_session(config.pipeline)
         use_person_keys(config)
-        begin = partial(open_detection, config, spark, stream=stream)
+        begin = partial(open_detection, config, spark, stream=stream, consent=consent)
         try:
             if once:
                 with closing(begin(definitions())) as runner:

@@ -10,6 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
@@ -221,6 +222,11 @@ Master = Annotated[
 
 class PipelineSettings(Settings):
     """Where Spark runs, and where streams and views are kept."""
+
+    @property
+    def detections(self) -> Path:
+        """The folder of what Spark has detected, stream by stream."""
+        return self.folder / ".detection"
 
     master: Master = setting(
         "local[2]",

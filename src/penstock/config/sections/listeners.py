@@ -9,6 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -88,26 +89,18 @@ class ListenerSettings(Settings):
         yield from _check_tls_files(self, "leave it out, or set transport to tls or websocket-tls")
 
 
-class ServerListenerSettings(Settings):
-    """One address where front ends and services connect."""
+class HttpListenerSettings(Settings):
+    """One address where HTTP is spoken, or what is built on it."""
 
-    protocol: Literal["rest", "grpc"] = setting("rest", "What is spoken there.")
     transport: Literal["tcp", "tls"] = setting(
         "tcp", "How they connect; tcp only at an address of this machine alone."
     )
     host: Host = setting("127.0.0.1", "The address it listens on; 0.0.0.0 is every IPv4 address.")
-    port: Port = setting(8443, "The port it listens on; 0 takes a free one.")
     certificate: InputFile | None = setting(
         None, "The certificate chain, for TLS.", examples=("certificates/server.pem",)
     )
     key: SecretFile | None = setting(
         None, "The file of its key, for TLS.", examples=("keys/server.key",)
-    )
-    client_ca: InputFile | None = setting(
-        None,
-        "The certificates that those of clients are checked against. Who shows one is the user of "
-        "its common name; others need a token or a password. By gRPC everybody has to show one.",
-        examples=("certificates/clients-ca.pem",),
     )
 
     @property
@@ -116,7 +109,7 @@ class ServerListenerSettings(Settings):
         return self.transport == "tls"
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield TLS files where there is no TLS, the reverse, and tokens in clear on a network."""
+        """Yield TLS files where there is no TLS, the reverse, and secrets in clear on a network."""
         yield from _check_tls_files(self, "leave it out, or set tls")
         if not self.encrypted and not is_loopback(self.host):
             yield Conflict(
@@ -126,12 +119,39 @@ class ServerListenerSettings(Settings):
             )
 
 
-Listener = ListenerSettings | ServerListenerSettings
+class ServerListenerSettings(HttpListenerSettings):
+    """One address where front ends and services connect."""
+
+    protocol: Literal["rest", "grpc"] = setting("rest", "What is spoken there.")
+    port: Port = setting(8443, "The port it listens on; 0 takes a free one.")
+    client_ca: InputFile | None = setting(
+        None,
+        "The certificates that those of clients are checked against. Who shows one is the user of "
+        "its common name; others need a token or a password. By gRPC everybody has to show one.",
+        examples=("certificates/clients-ca.pem",),
+    )
+
+
+class ConsoleListenerSettings(HttpListenerSettings):
+    """Where people reach the console with their browsers."""
+
+    port: Port = setting(8480, "The port it listens on; 0 takes a free one.")
+
+    @property
+    def client_ca(self) -> Path | None:
+        """People prove who they are by signing in: no certificate is asked for."""
+        return None
+
+
+GatewayOrServer = ListenerSettings | ServerListenerSettings
+HttpListener = ServerListenerSettings | ConsoleListenerSettings
+
+Listener = ListenerSettings | HttpListenerSettings
 
 
 def _check_tls_files(listener: Listener, remedy: str) -> Iterator[Conflict]:
     for name in ("certificate", "key", "client_ca"):
-        given = getattr(listener, name) is not None
+        given = getattr(listener, name, None) is not None
         if listener.encrypted and not given and name != "client_ca":
             why = f"the transport {listener.transport} needs it"
             yield Conflict(name, why, "name a file in PEM form")
@@ -139,7 +159,9 @@ def _check_tls_files(listener: Listener, remedy: str) -> Iterator[Conflict]:
             yield Conflict(name, f"the transport {listener.transport} does not use it", remedy)
 
 
-def find_twins(listeners: Mapping[str, Listener]) -> Iterator[Conflict]:
+def find_twins(
+    listeners: Mapping[str, GatewayOrServer],
+) -> Iterator[Conflict]:
     """Yield listeners that want the same address as one before them."""
     taken: dict[tuple[str, int], str] = {}
     for name, listener in listeners.items():

@@ -181,8 +181,9 @@ class RightsSettings(Settings):
 
     networks: Annotated[tuple[Network, ...], Field(max_length=100)] = setting(
         (),
-        "Networks of one's own that services may be in. Public addresses are always allowed, those "
-        "of this machine and of private networks only where they are listed here.",
+        "Networks of one's own that services may be in. Public addresses are allowed by https, "
+        "those of this machine and of private networks only where they are listed here. By http "
+        "nothing is called but what is listed here.",
     )
     timeout: Annotated[Duration, Field(ge=0.1, le=300)] = setting(
         "10s", "How long a service may take to answer a call."
@@ -220,8 +221,8 @@ class RightsSettings(Settings):
         return self.exports / f"{request}.zip"
 
 
-class ServerLimitSettings(Settings):
-    """Limits on what callers may use."""
+class HttpLimitSettings(Settings):
+    """Limits on connections and calls."""
 
     connections: Annotated[int, Field(ge=1, le=100_000)] = setting(
         2_000, "The most connections at a time."
@@ -246,6 +247,11 @@ class ServerLimitSettings(Settings):
     body: Annotated[Size, Field(ge=1024, le=1 << 24)] = setting(
         "256KiB", "The largest body of a call."
     )
+
+
+class ServerLimitSettings(HttpLimitSettings):
+    """Limits on what callers may use."""
+
     rate: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
         200, "How many requests one user may submit, answer or ask for per second."
     )

@@ -61,7 +61,9 @@ from penstock.policy.request import AccessRequest
 
 _SAMPLE: Final = 64
 _RECENT: Final = 8
+_LARGE: Final = 2
 _LONGEST: Final = 65_536
+"""Of longer messages fewer are kept: what was parsed of one may take twenty times its size."""
 _NAMED: Final = frozenset(
     {Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES, Part.INTERACTION, Part.CONTENT}
 )
@@ -147,6 +149,7 @@ class DeliveryCheck:
         self._seen_at = -1
         self._environment: Mapping[str, Any] = {}
         self._recent: deque[tuple[tuple[Any, ...], Message]] = deque(maxlen=_RECENT)
+        self._large: deque[tuple[tuple[Any, ...], Message]] = deque(maxlen=_LARGE)
 
     # One function on purpose: on the way of every uncached delivery calls cost more than they tidy.
     def decide(  # noqa: C901, PLR0911, PLR0912
@@ -363,7 +366,8 @@ class DeliveryCheck:
             properties.content_type,
             stamp,
         )
-        for key, message in self._recent:
+        recent = self._recent if len(packet.payload) <= _LONGEST else self._large
+        for key, message in recent:
             if key == wanted:
                 return message
         message = Message(
@@ -374,8 +378,7 @@ class DeliveryCheck:
             behalf=stamp.behalf,
             rest=packet_fields(packet),
         )
-        if len(packet.payload) <= _LONGEST:
-            self._recent.appendleft((wanted, message))
+        recent.appendleft((wanted, message))
         return message
 
     def _name_refusal(

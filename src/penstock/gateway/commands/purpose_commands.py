@@ -56,7 +56,12 @@ from penstock.policy.purposes.commands import (
     ShowCombined,
     ShowTree,
 )
-from penstock.policy.purposes.type_definitions import check_extension, check_room, explain_faults
+from penstock.policy.purposes.type_definitions import (
+    check_extension,
+    check_room,
+    check_topics,
+    explain_faults,
+)
 from penstock.store.audit.errors import TamperedError
 from penstock.store.definitions.documents import Snapshot
 from penstock.telemetry import get_logger
@@ -252,8 +257,9 @@ class PurposeCommands:
 
         def want(stored: Mapping[Key, Document]) -> Wanted:
             if grants:  # none are asked for in the open mode
-                there = (key.name for key in stored if key.kind == _TYPE)
+                there = {key.name: it.body for key, it in stored.items() if key.kind == _TYPE}
                 check_room(grants, command.stream, there)
+                check_topics(command.stream, command.filters, there)
             return list_wanted(command, stored, {})
 
         try:

@@ -36,6 +36,7 @@ import hmac
 import os
 import secrets
 import stat
+import tempfile
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable
@@ -246,6 +247,39 @@ def parse_users(content: bytes, path: Path) -> dict[str, User]:
             )
         users[name] = User(hashed, tuple(it for it in patterns.split(",") if it))
     return users
+
+
+def write_password(path: Path, user: str, password: str, client_ids: str = "") -> None:
+    """Set the password of a user in the file; the file is replaced whole."""
+    hashed = PasswordHasher().hash(password)
+    line = f"{user}:{hashed}" + (f":{client_ids}" if client_ids else "")
+    _replace_lines(path, [*_other_lines(path, user), line])
+
+
+def remove_password(path: Path, user: str) -> bool:
+    """Remove a user from the file; say whether there was one."""
+    kept = _other_lines(path, user)
+    if not path.exists() or len(kept) == len(path.read_text().splitlines()):
+        return False
+    _replace_lines(path, kept)
+    return True
+
+
+def _other_lines(path: Path, user: str) -> list[str]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line for line in lines if line.partition(":")[0] != user]
+
+
+def _replace_lines(path: Path, lines: Iterable[str]) -> None:
+    """Put new content in place at once, readable by its owner alone."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "w") as new:
+        os.fchmod(descriptor, 0o600)
+        new.writelines(f"{line}\n" for line in lines)
+        new.flush()
+        os.fsync(descriptor)
+    Path(name).replace(path)
 
 
 class Authenticator:

@@ -1,4 +1,4 @@
-"""Reload: an engine under changed definitions takes over the state, while messages go on.
+"""Reload: an engine takes over the state of another, under changed definitions or without somebody.
 
     definitions change ──▶ situations that they do not have end ──▶ possible events wait
         ──▶ steps are durable ──▶ the state is saved, and loaded into a new engine (fork, threads)
@@ -10,12 +10,14 @@ Rules that hold here:
 - A situation that the new definitions do not have ends at once. Where a timer is due meanwhile,
   no situation is known until the end of the reload (`blind`): the timer might end one.
 - Definitions that change once more are reloaded before anything goes on.
+- People are forgotten on the way from one engine to the next: the snapshot is stored without
+  them, with no step before it left, and none of them is in memory after it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from penstock.cep.engine import Engine
@@ -23,6 +25,7 @@ from penstock.cep.program import Program
 from penstock.errors import UnavailableError
 from penstock.gateway.detection.journal import Journal, Snapshot
 from penstock.gateway.detection.persistence import JournalWriter, StateOwner, fork_snapshot
+from penstock.store.detection.erasures import PersonToForget
 from penstock.store.detection.journal import LeaseLostError
 from penstock.telemetry import get_logger
 
@@ -61,6 +64,9 @@ class EngineReload:
         self._writer = writer
         self._run_in_thread = run_in_thread
         self._program = Program()
+        self._people: Sequence[PersonToForget] = ()
+        self._forgotten: list[int] | None = None
+        """How much was kept of these people, once it is durable that it is gone."""
         self._task: asyncio.Task[None] | None = None
         self._done = asyncio.Event()
 
@@ -71,6 +77,17 @@ class EngineReload:
         self._done.clear()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def forget(self, people: Sequence[PersonToForget]) -> list[int] | None:
+        """Forget people's events; return how much was kept of each, None: it may be still."""
+        state = self._owner.state()
+        if state is None or self.busy:
+            return None
+        self._people, self._forgotten = people, None
+        self.begin(state.engine.program)
+        await self.wait()
+        self._people = ()
+        return self._forgotten
 
     async def wait(self) -> None:
         """Wait for the end of the reload, if there is one."""
@@ -96,7 +113,7 @@ class EngineReload:
     async def _run(self) -> None:
         try:
             while (state := self._owner.state()) is not None:
-                if state.engine.program is self._program:
+                if state.engine.program is self._program and not self._people:
                     break
                 await self._reload(state.engine, self._program)
         finally:
@@ -109,7 +126,7 @@ class EngineReload:
         try:
             await journal.reach(journal.added)
             number = journal.number
-            made, saved = await self._make(engine, program)
+            made, saved, counts = await self._make(engine, program)
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine is rebuilt
             self._owner.crash(error)
             return
@@ -123,14 +140,28 @@ class EngineReload:
             _log.warning("a state under new definitions was not stored; it will be", error=error)
             self._writer.handle_failure(error)
             journal.snapshot_due = True
+            counts = None
         state = self._owner.state()
         if state is not None and state.engine is engine and program is self._program:
             self.blind = False
             self._owner.replace_engine(made)
+            self._people, self._forgotten = (), counts
 
-    async def _make(self, engine: Engine, program: Program) -> tuple[Engine, bytes]:
-        """Make an engine with another's state; return it with that state as it is then."""
+    async def _make(
+        self, engine: Engine, program: Program
+    ) -> tuple[Engine, bytes, list[int] | None]:
+        """Make an engine with another's state; return it with that state as it is then.
+
+        And how much was kept of the people who are forgotten with it, if any are.
+        """
         run = self._run_in_thread
         before = await run(fork_snapshot(engine.save).read)
         made: Engine = await run(Engine.load, program, before)
-        return made, await run(fork_snapshot(made.save).read)
+        counts = await run(_forget, made, self._people) if self._people else None
+        return made, await run(fork_snapshot(made.save).read), counts
+
+
+def _forget(engine: Engine, people: Sequence[PersonToForget]) -> list[int]:
+    attributes = {name for it in people for name in it.attributes}
+    found = engine.forget((it.person for it in people), attributes)
+    return [found[it.person] for it in people]

@@ -23,7 +23,7 @@ from typing import Any, Final
 import psutil
 
 from penstock.clock import boot_clock
-from penstock.store.detection.journal import HOLDER_BYTES, DetectionStore, Detector
+from penstock.store.detection.journal import HOLDER_BYTES, DetectionStore, LeaderRecord
 
 _RENEWALS: Final = 3
 _MARK_LENGTH: Final = HOLDER_BYTES  # half of a holder's digits
@@ -40,13 +40,13 @@ def make_holder() -> str:
     return _machine_mark(os.getpid()) + secrets.token_hex(_MARK_LENGTH // 2)
 
 
-def is_gone(detector: Detector) -> bool:
+def is_gone(leader: LeaderRecord) -> bool:
     """Say whether a holder was a process of this machine that is no more."""
-    found = _PROCESS.search(detector.place)
+    found = _PROCESS.search(leader.place)
     if found is None:
         return False
     pid = int(found[1])
-    return detector.holder.startswith(_machine_mark(pid)) and not _runs(pid)
+    return leader.holder.startswith(_machine_mark(pid)) and not _runs(pid)
 
 
 def _runs(pid: int) -> bool:
@@ -95,12 +95,12 @@ class LeaderLease:
         """Whether it is time to renew it."""
         return boot_clock() >= self._renewed + self.renewal_seconds
 
-    async def acquire(self) -> Detector | None:
+    async def acquire(self) -> LeaderRecord | None:
         """Acquire or renew it; return its holder, if that is another gateway."""
         mine = self._store.holder
         instead_of, told_for = "", 0.0
         if not self.is_held:
-            held: Detector | None = await self._run_in_thread(self._store.find)
+            held: LeaderRecord | None = await self._run_in_thread(self._store.find)
             if held is not None and held.holder != mine:
                 gone = is_gone(held)
                 if not gone and not self._store.is_free(held):

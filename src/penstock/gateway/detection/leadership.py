@@ -6,6 +6,7 @@
                └──▶ another holds it ──▶ follows
 
     `penstock situation` ──▶ store: ready ──▶ engine ──▶ journal ──▶ store: done, or failed and why
+    erasure of a person ──▶ store: asked ──▶ reload without the person ──▶ store: settled
 
 Rules that hold here:
 - Who detects is one question with one answer: the process that holds the lease.
@@ -15,6 +16,8 @@ Rules that hold here:
   transaction that has its transition: it takes effect once.
 - Where two persons are asked for, the approver is not the one who made the request.
 - Settled requests and transitions are forgotten when they are older than the history.
+- Who asks to be erased often delays nobody's messages: a reload takes its share of the time, and
+  forgets all who wait.
 """
 
 from __future__ import annotations
@@ -26,11 +29,12 @@ from typing import Any, Final
 
 from penstock.cep.engine import Engine
 from penstock.cep.steps import record_set
-from penstock.clock import utc_now
+from penstock.clock import boot_clock, utc_now
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.persistence import restore
-from penstock.store.detection.journal import DetectionStore, Detector, LeaseLostError
+from penstock.store.detection.erasures import DetectionErasures
+from penstock.store.detection.journal import DetectionStore, LeaderRecord, LeaseLostError
 from penstock.store.detection.situations import Situations
 from penstock.store.detection.tables import Request, as_stored
 from penstock.telemetry import get_logger
@@ -170,7 +174,7 @@ class LeaderElection:
         await self._follow(other)
         return False
 
-    async def _follow(self, leader: Detector) -> None:
+    async def _follow(self, leader: LeaderRecord) -> None:
         """Replicate the state of the leader."""
         host = self._host
         where = f"another gateway detects: {leader.place or 'elsewhere'}"
@@ -267,3 +271,50 @@ class SituationRequests:
                 f"{quote(request.subject)} is in no situation: there is nothing to end"
             )
         return request.subject
+
+
+_RELOAD_SHARE: Final = 20.0
+"""How many times as long as a reload no further one forgets anybody."""
+
+
+class ErasureRequests:
+    """Forgets people who are erased, while this gateway detects."""
+
+    def __init__(
+        self,
+        host: EngineHost,
+        erasures: DetectionErasures,
+        run_in_thread: Callable[..., Awaitable[Any]],
+    ) -> None:
+        self._host = host
+        self._erasures = erasures
+        self._run_in_thread = run_in_thread
+
+    async def run(self) -> None:
+        """Poll the store for people to forget."""
+        pause = _POLL_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            began, pause = boot_clock(), _POLL_SECONDS
+            try:
+                if await self.carry_out():
+                    pause = max(pause, _RELOAD_SHARE * (boot_clock() - began))
+            except UnavailableError as error:
+                _log.warning("whom to forget cannot be read", error=error)
+
+    async def carry_out(self) -> int:
+        """Forget all who wait and are in no situation; return how many."""
+        host = self._host
+        if host.engine is None or host.reload.busy:
+            return 0
+        waiting = await self._run_in_thread(self._erasures.waiting)
+        if not waiting or host.engine is None:
+            return 0
+        standing = {who for _, who, _, _ in host.engine.situations()}
+        people = [it for it in waiting if it.person not in standing]
+        counts = await host.reload.forget(people) if people else None
+        if counts is None:
+            return 0
+        settled = {it.request: count for it, count in zip(people, counts, strict=True)}
+        await self._run_in_thread(self._erasures.settle, settled)
+        return len(people)

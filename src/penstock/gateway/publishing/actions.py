@@ -100,7 +100,7 @@ class Dispatch:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Hand over what is due, and come again for what is not."""
+        """Hand over what is due, and retry later with what is not."""
         if self._timer is not None:
             return
         if not self.is_open:

@@ -148,7 +148,7 @@ class Peers(OwnConnection):
         self._pings, self._probes, self.refused = 0, None, False
         without_will, self._retains = not self._retains, self.granted.retain_available != 0
         if without_will and self._retains:
-            self.drop()  # the broker has changed: come again, with a will
+            self.drop()  # the broker has changed: connect again, with a will
             return
         filters = (f"{self._presence}+", self._takeover, self._answer + self.name)
         wanted = tuple(RequestedSubscription(it, 0) for it in filters)

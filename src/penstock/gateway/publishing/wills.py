@@ -45,7 +45,7 @@ from penstock.gateway.publishing.publisher import Publisher, Record
 from penstock.gateway.session import Session
 from penstock.mqtt import Connect, Publish, Reader, Sender, Will
 from penstock.policy.decision import Reshaped
-from penstock.store.detection.journal import Detector
+from penstock.store.detection.journal import LeaderRecord
 from penstock.store.wills import DroppedWill, KeptWill, WillChange, WillStore, make_number
 from penstock.telemetry import get_logger
 
@@ -371,7 +371,7 @@ def _read(row: KeptWill) -> _Leaving | None:
 def _is_gone(holder: str, place: str) -> bool:
     """Say whether a gateway was a process of this machine that is no more."""
     now = datetime.now(UTC)
-    return is_gone(Detector(holder, place, since=now, held_until=now, trouble=""))
+    return is_gone(LeaderRecord(holder, place, since=now, held_until=now, trouble=""))
 
 
 def _is_restricted(will: Will) -> bool:

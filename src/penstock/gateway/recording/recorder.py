@@ -43,6 +43,7 @@ FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 _ENTRY_BYTES: Final = 512
 """About what a message that waits takes, however empty it is."""
+_PROPERTY_BYTES: Final = 160
 _QOS: Final = 0x06
 
 _log = get_logger("gateway")
@@ -169,6 +170,8 @@ class Recorder:
             _LEFT_OUT["ended"].inc()
             return
         size = _ENTRY_BYTES + len(topic) + len(payload)
+        if properties:
+            size += sum(_PROPERTY_BYTES + len(name) + len(value) for name, value in properties)
         now = time.time_ns() // 1_000_000
         self._waiting.append(Entry(mappings, topic, payload, now, size, publisher, properties))
         self.buffered += size

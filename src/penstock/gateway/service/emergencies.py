@@ -29,7 +29,11 @@ from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.detection.engine_host import EngineHost
-from penstock.gateway.detection.leadership import LeaderElection, SituationRequests
+from penstock.gateway.detection.leadership import (
+    ErasureRequests,
+    LeaderElection,
+    SituationRequests,
+)
 from penstock.gateway.event_loop import Background, Clock
 from penstock.gateway.limits import Limits
 from penstock.gateway.publish_result import NO_LEADER, PublishResult
@@ -112,6 +116,7 @@ class Emergencies:
             two_persons=settings.two_persons,
             history=settings.history,
         )
+        self.erasures = ErasureRequests(self.detection, situations.erasures, in_thread)
         known = (rules, self.detection, clock, denials, place)
         self.publication_check = PublicationCheck(*known, longest=limits.packet)
         self.delivery_check = DeliveryCheck(*known)
@@ -133,6 +138,7 @@ class Emergencies:
         self._background.start(self._publisher.run())
         self._background.start(self.election.run())
         self._background.start(self.requests.run())
+        self._background.start(self.erasures.run())
         await self.election.wait_started(_START_SECONDS)
 
     async def finish(self, seconds: float) -> None:

@@ -11,6 +11,10 @@ Rules that hold here:
 - Where records happen when they arrive, time passes without them: what is due is detected
   `GRACE` later, since a record that is on its way still counts as of its arrival. Where
   records tell their own time, only they let it pass.
+- An event that says what it is detected for is not detected of whom opted out of that, as at the
+  gateway: who did is asked before each batch, and no batch is taken in where that is not known.
+- Who is erased is forgotten before the next batch, also where no records come: see
+  `eventlog.erasure`.
 - Nothing is opened or published: what scenarios come to is reported. Access follows the
   situations of the gateway's own engine alone.
 """
@@ -42,21 +46,25 @@ from penstock.config import Config
 from penstock.config.sections.installation import PipelineSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError, UsageError, quote
-from penstock.model.kinds import ObjectShape
+from penstock.eventlog.erasure import find_asked
+from penstock.model.kinds import Event, ObjectShape
 from penstock.pipeline.detection.inputs import list_told, make_inputs
 from penstock.pipeline.detection.tasks import (
     PART,
     DetectionPlan,
+    ErasedNames,
     JointEngine,
     find_timer,
     make_task,
 )
 from penstock.pipeline.records.avro import FindSchema, RegistrySchemas
 from penstock.pipeline.records.columns import OFFSET, PROBLEM, TIME
+from penstock.pipeline.records.opt_outs import Consent, OptOuts, flag_refused, nobody_opted_out
 from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
 from penstock.pipeline.sources.event_log import SCHEMA
 from penstock.pipeline.sources.source import Source, open_source
+from penstock.store.consent import ConsentUnknownError
 from penstock.telemetry import get_logger
 
 PARTS: Final = 8
@@ -65,6 +73,7 @@ NO_TIME: Final = "the record does not tell when it happened"
 _AT: Final = "at"
 _PLACE: Final = "offset"
 _KEY: Final = "penstock:key"
+_REFUSED: Final = "penstock:refused"
 
 RESULTS: Final = (
     "kind string, name string, subject string, at bigint, source string, target string, "
@@ -102,8 +111,14 @@ class DetectionRunner:
         rows: int = 100_000,
         parts: int = PARTS,
         find_schema: FindSchema | None = None,
+        consent: Consent = nobody_opted_out,
     ) -> None:
         self.plan = plan
+        self._consent = consent
+        self._opt_outs = OptOuts()
+        self._purposes = {
+            name: it.purposes for name, it in plan.definitions.of(Event).items() if it.purposes
+        }
         self.next = 0
         self._spark = spark
         self._source = source
@@ -161,10 +176,12 @@ class DetectionRunner:
 
     def catch_up(self) -> int:
         """Take in all records that there are; return how many."""
+        self._forget_asked()
         begin, end = self.next, self._source.take_in()
         while self.next < end:
             stretch = min(end, self.next + self._rows)
             self._source.check(self.next, stretch)
+            self._opt_outs = self._consent()
             raw = self._source.read_stretch(self._spark, self.next, stretch)
             parsed = parse_records(raw, self.plan.stream, self._find_schema)
             self._process(parsed, stretch)
@@ -175,9 +192,22 @@ class DetectionRunner:
         timer = find_timer(self._engines, self._mark.token) if self._mark.token else None
         if timer is None or timer > at:
             return
+        self._pass(max(at, self.clock))
+
+    def _forget_asked(self) -> None:
+        """Forget who is erased: the state of all engines is written anew without them."""
+        asked = find_asked(self._writer.folder)
+        if asked and self._mark.token:
+            people = ErasedNames.gather(asked.values())
+            self._pass(self.clock, people)
+        for path in asked:
+            path.unlink()
+
+    def _pass(self, at: int, erased: ErasedNames | None = None) -> None:
+        """Commit a batch without records."""
         raw = self._spark.createDataFrame([], SCHEMA)
         nothing = self._bind(parse_records(raw, self.plan.stream, self._find_schema))
-        self._finish(self._writer.stage(), nothing, [], max(at, self.clock), self.next)
+        self._finish(self._writer.stage(), nothing, [], at, self.next, erased)
 
     def _process(self, parsed: DataFrame, end: int) -> None:
         staged = self._writer.stage()
@@ -194,8 +224,22 @@ class DetectionRunner:
         """Return the events that each record is; records that are none let time pass, too."""
         when = F.col(f"`{TIME}`")
         problem = F.coalesce(F.col(f"`{PROBLEM}`"), F.when(when.isNull(), F.lit(NO_TIME)))
+        refusing = {
+            name: who
+            for name, purposes in self._purposes.items()
+            if (who := self._opt_outs.refusing(purposes))
+        }
+        flags = {who: f"{_REFUSED}-{number}" for number, who in enumerate(set(refusing.values()))}
+        for who, flag in flags.items():
+            parsed = flag_refused(parsed, self.plan.stream, who, flag)
         events = [
-            F.when(problem.isNull(), event).alias(name) for name, event in self._bound.items()
+            F.when(
+                problem.isNull() & ~_named(flags[refusing[name]])
+                if name in refusing
+                else problem.isNull(),
+                event,
+            ).alias(name)
+            for name, event in self._bound.items()
         ]
         return parsed.select(
             F.col(f"`{OFFSET}`").alias(_PLACE), when.alias(_AT), problem.alias(PROBLEM), *events
@@ -222,15 +266,16 @@ class DetectionRunner:
         letters: list[dict[str, Any]],
         clock: int,
         end: int,
+        erased: ErasedNames | None = None,
     ) -> None:
         """Follow all parts through a batch, and commit what came of it."""
         before, token = self._mark, f"{self._writer.sequence}-{uuid.uuid4().hex[:8]}"
         target = staged / "data"
         parted = self._part(rows, clock)
-        task = make_task(self.plan.text, str(self._engines), before.token, token)
+        task = make_task(self.plan.text, str(self._engines), before.token, token, erased)
         made = parted.groupBy(PART).applyInArrow(task, RESULTS)
         made.write.options(compression="zstd").parquet(str(target))
-        joint = self._follow_joint(rows, target, clock, token)
+        joint = self._follow_joint(rows, target, clock, token, erased)
         published = sum(
             pyarrow.parquet.read_metadata(path).num_rows for path in target.glob("part-*")
         )
@@ -254,7 +299,9 @@ class DetectionRunner:
         self._mark, self.next = mark, end
         self._clear()
 
-    def _follow_joint(self, rows: DataFrame, target: Path, clock: int, token: str) -> bool:
+    def _follow_joint(
+        self, rows: DataFrame, target: Path, clock: int, token: str, erased: ErasedNames | None
+    ) -> bool:
         program = self.plan.separation.joint
         if program is None:
             return False
@@ -262,6 +309,8 @@ class DetectionRunner:
             token_before = self._mark.token if self._mark.joint else ""
             self._joint = JointEngine(self.plan.separation, self._engines, token_before)
         joint, self._joint = self._joint, None  # if it fails, it is made anew
+        if erased is not None:
+            joint.forget(erased)
         events = [_named(name) for name in list_packets(program)]
         samples = rows.where(_any(events)).select(_PLACE, _AT, *events).toArrow()
         found = joint.follow(samples, target, clock)
@@ -328,11 +377,15 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
 
 def results_folder(settings: PipelineSettings, stream: str) -> Path:
     """Return where results of a stream's detection are kept."""
-    return settings.folder / ".detection" / stream
+    return settings.detections / stream
 
 
 def open_detection(
-    config: Config, spark: SparkSession, definitions: DefinitionSet, stream: str
+    config: Config,
+    spark: SparkSession,
+    definitions: DefinitionSet,
+    stream: str,
+    consent: Consent = nobody_opted_out,
 ) -> DetectionRunner:
     """Return the detection of a stream, ready to take in records."""
     settings = config.pipeline
@@ -345,6 +398,7 @@ def open_detection(
         results_folder(settings, stream),
         rows=settings.batch,
         find_schema=RegistrySchemas(kafka.registry) if kafka and kafka.registry else None,
+        consent=consent,
     )
     runner.open()
     return runner
@@ -376,7 +430,10 @@ def run_detection(
                     runner.close()
                     runner = open_runner(now)
                 known = now
-                _take_in(runner)
+                try:
+                    _take_in(runner)
+                except ConsentUnknownError as error:
+                    _log.warning("what people want is not known: records wait", error=error)
             told.wait(interval)
     finally:
         runner.close()

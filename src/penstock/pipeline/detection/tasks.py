@@ -19,11 +19,11 @@ import hashlib
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
@@ -141,10 +141,28 @@ JOINT_PART: Final = -1
 """The part that its results are told as."""
 _BEFORE: Final = -1
 
+
+@dataclass(frozen=True, slots=True)
+class ErasedNames:
+    """People whom engines are to forget, and the attributes of events that name people."""
+
+    people: tuple[str, ...]
+    attributes: tuple[str, ...]
+
+    @classmethod
+    def gather(cls, notes: Iterable[str]) -> Self:
+        """Read the notes of an erasure: JSON, as `rights.erasure` writes them."""
+        known = [json.loads(it) for it in notes]
+        attributes = {name for it in known for name in it["attributes"]}
+        return cls(tuple(sorted({it["person"] for it in known})), tuple(sorted(attributes)))
+
+
 _kept: OrderedDict[tuple[str, int], tuple[str, PartitionEngine]] = OrderedDict()
 
 
-def make_task(text: str, folder: str, before: str, token: str) -> Callable[[pa.Table], pa.Table]:
+def make_task(
+    text: str, folder: str, before: str, token: str, erased: ErasedNames | None = None
+) -> Callable[[pa.Table], pa.Table]:
     """Return what takes the rows of one part, and returns what came of them."""
 
     def follow(table: pa.Table) -> pa.Table:
@@ -152,6 +170,8 @@ def make_task(text: str, folder: str, before: str, token: str) -> Callable[[pa.T
         part = table[PART][0].as_py()
         program = load_separation(text).keyed
         engine = _take_engine(program, Path(folder), before, part)
+        if erased is not None:
+            engine.forget(erased.people, erased.attributes)
         results = ResultTable(program, part)
         for step in read_steps(table, engine):
             for offset, outcome in engine.step(step):
@@ -224,6 +244,10 @@ class JointEngine:
         self._names = separation.results
         self._engines = engines
         self._engine: PartitionEngine = load_engine(separation.joint, engines, token, JOINT)
+
+    def forget(self, erased: ErasedNames) -> None:
+        """Forget people who are erased."""
+        self._engine.forget(erased.people, erased.attributes)
 
     def follow(self, samples: pa.Table, results: Path, clock: int) -> pa.Table:
         """Take in a batch, with what came of its parts; return what came of it here."""

@@ -36,6 +36,7 @@ from penstock.store.opt_outs import (
 )
 
 REFUSED: Final = "the person opted out of a purpose of the view"
+ERASED: Final = "the person was erased"
 _WHO: Final = "penstock:refused"
 _KEPT: Final = 16
 
@@ -44,6 +45,7 @@ __all__ = (
     "Consent",
     "OptOuts",
     "OptedOut",
+    "flag_refused",
     "mark_refused",
     "mark_subjects",
     "nobody_opted_out",
@@ -71,6 +73,20 @@ def mark_refused(frame: DataFrame, stream: Stream, refusing: frozenset[str]) -> 
     joined = marked.join(F.broadcast(people), _named(SUBJECT) == _named(_WHO), "left")
     found = F.coalesce(_named(PROBLEM), F.when(_named(_WHO).isNotNull(), F.lit(REFUSED)))
     return joined.withColumn(PROBLEM, found).select(*(f"`{name}`" for name in frame.columns))
+
+
+def flag_refused(frame: DataFrame, stream: Stream, refusing: OptedOut, flag: str) -> DataFrame:
+    """Return parsed records with a flag: somebody who refuses is meant, or nobody can tell who.
+
+    A stream without a subject says that its records are about nobody.
+    """
+    if stream.subject is None or not refusing:
+        return frame.withColumn(flag, F.lit(False))  # noqa: FBT003
+    people = _list_people(frame.sparkSession, refusing)
+    marked = frame if SUBJECT in frame.columns else mark_subjects(frame, stream, refusing.marks)
+    joined = marked.join(F.broadcast(people), _named(SUBJECT) == _named(_WHO), "left")
+    meant = _named(_WHO).isNotNull() | _named(SUBJECT).isNull()
+    return joined.withColumn(flag, meant).drop(_WHO)
 
 
 def _number(frame: DataFrame, marks: SubjectMarks, text: Column) -> Column:

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog import Topic
+from penstock.eventlog.erasure import find_asked
 from penstock.masks import Chain, Vault
 from penstock.masks.spark import RowMasks, mask_frame
 from penstock.pipeline.anonymizers.blueprint import Blueprint
@@ -52,6 +53,7 @@ from penstock.pipeline.views.operator.commands import (
     Command,
     Report,
     load_outcome,
+    save_erased,
     save_opted_out,
     stage_rows,
 )
@@ -208,9 +210,8 @@ class ViewRunner:
             return self._commit(found.target.parent, end, found.dead, totals)
         carry = [OFFSET, PERSON, TIME, SUBJECT] if self._stateful else [OFFSET]
         if self._stateful:
-            # Where the view serves no purpose, there is none to opt out of.
-            marks = self._refusing.marks if self._purposes else None
-            frame = mark_subjects(frame, self.blueprint.stream, marks)
+            # Also where the view serves no purpose: who is erased is found among what is held.
+            frame = mark_subjects(frame, self.blueprint.stream, self._refusing.marks)
         frame = mark_refused(frame, self.blueprint.stream, self._refusing)
         masked = self._masks(frame.sparkSession, (*carry, PROBLEM)).apply(frame)
         reason = F.coalesce(_named(PROBLEM), _named(REASON))
@@ -245,7 +246,9 @@ class ViewRunner:
         return self._command(FLUSH, self.next) if self.held else None
 
     def is_due(self, now: int) -> bool:
-        """Whether the clock ends a window or a wait, if it is `now`."""
+        """Whether something leaves by the clock, if it is `now`; or somebody is to be erased."""
+        if self._stateful and find_asked(self._writer.folder):
+            return True
         return self._due is not None and self._due <= now
 
     def tick(self, now: int) -> Commit | None:
@@ -269,7 +272,11 @@ class ViewRunner:
 
     def _obey(self, command: Command) -> Commit:
         made: list[Commit] = []
+        asked = find_asked(self._writer.folder)
+        save_erased(self._steps.command_folder.rows(command.number), map(int, asked.values()))
         self._steps.run(command, lambda report: made.append(self._conclude(command, report)))
+        for path in asked:
+            path.unlink()  # it is durable that none of this is held any more
         return made[0]
 
     def _conclude(self, command: Command, report: Report) -> Commit:

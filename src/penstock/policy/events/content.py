@@ -174,7 +174,16 @@ class ContentFilters:
         known = held.get((text, record)) if held is not None else None
         if known is not None:
             return ContentFilter(known)
-        expression = self._compile(text, record)
+        try:
+            expression = self._compile(text, record)
+        except ContentError:
+            if visible is None:
+                raise
+            # It is right by the types that the owner may read: the others are not to be named.
+            raise ContentError(
+                "what the content filter asks for has no single type under this topic filter",
+                fix="subscribe to fewer topics",
+            ) from None
         self._tidy()
         held = self._held.get(owner)
         if held is None:

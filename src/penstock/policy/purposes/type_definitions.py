@@ -8,7 +8,11 @@ Rules that hold here:
   what is defined: the name is that of a topic of the event log, where others may have rights.
 - What a type that is there says stays: its fields, who it is about, where its records come from.
   By command it gets further topics and optional fields, and loses nothing: whoever made a field
-  sensitive, or named the data subject, is not overruled by who may define.
+  sensitive, or named the data subject, is not overruled by who may define. A message is read by
+  the first pattern that fits, and a field that some pattern fills is filled by no payload: so
+  further patterns come behind, and fill no field that none filled before.
+- Topics have one type, as far as clients say: a second one could ask for fields that nobody sends,
+  turn attributes that others filter by into something else, or keep records that no erasure finds.
 - How records are kept (`source`, `format`, `adds`, `erasure`, `tolerance`) is not for clients.
 """
 
@@ -23,8 +27,8 @@ from penstock.errors import InvalidError, PenstockError, UsageError, quote
 from penstock.json_text import read_object
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
-from penstock.model.kinds.fields import plain_filter
-from penstock.model.topics import check_filter, covers
+from penstock.model.kinds.fields import named_levels, plain_filter
+from penstock.model.topics import check_filter, covers, overlaps
 
 ALLOWED: Final = ("from", "fields", "subject", "time", "conform", "description")
 """What a client says of a type."""
@@ -104,12 +108,41 @@ def check_extension(held: Document | None, body: Mapping[str, Any]) -> None:
                 f"the field {field.name!r} is new, and messages that are sent have it not",
                 fix="make it optional",
             )
-    if not set(before.patterns) <= set(after.patterns):
-        raise _stays("each topic under `from`")
+    if after.patterns[: len(before.patterns)] != before.patterns:
+        raise _stays("what stands under `from`, in its order and before what is new,")
+    filled = _levels(after.patterns) - _levels(before.patterns)
+    taken = sorted(filled & known)
+    if taken:
+        raise _stays(f"that no topic fills the field {taken[0]!r}")
     free = {"fields", "patterns", "description"}
     for name in Stream.model_fields:
         if name not in free and getattr(before, name) != getattr(after, name):
             raise _stays(f"what it says under `{name}`")
+
+
+def check_topics(
+    name: str, filters: Iterable[str], stored: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Refuse new topics that feed another type; `stored` has all streams by their names."""
+    held = {plain_filter(it) for it in stored.get(name, {}).get("from", ())}
+    new = [it for it in filters if it not in held]
+    taken = (
+        overlaps(plain_filter(pattern), it)
+        for other, body in stored.items()
+        if other != name
+        for pattern in body.get("from", ())
+        for it in new
+    )
+    if any(taken):
+        raise UsageError(
+            "messages on these topics are of another type already",
+            fix="name other topics, or ask whoever applies definitions",
+        )
+
+
+def _levels(patterns: Iterable[str]) -> set[str]:
+    """Return the fields that levels of topics fill."""
+    return {name for it in patterns for name in named_levels(it).values()}
 
 
 def _stays(what: str) -> UsageError:

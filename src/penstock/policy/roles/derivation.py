@@ -96,6 +96,8 @@ class ActiveRoles:
     activations: dict[Activation, None] = field(default_factory=dict)
     timed: bool = False
     """Whether the passing of time alone may change it."""
+    timed_apart: bool = False
+    """Whether it may while no constraint changes that says the same of everybody."""
     barred: frozenset[str] = frozenset()
     """Roles that are not active because they exclude each other."""
     carried: frozenset[str] | None = None
@@ -136,13 +138,13 @@ def derive(
     wanted = None if chosen is None else frozenset(chosen)
     allowed = None if wanted is None else program.support(wanted)
     barred: frozenset[str] = frozenset()
-    timed = False
+    timed = apart = False
     while True:
         found = _Derivation(program, known, held, allowed, barred).run()
-        timed = timed or found.timed
+        timed, apart = timed or found.timed, apart or found.timed_apart
         clashing = program.conflicts(found.relations)
         if not clashing:
-            found.barred, found.timed = barred, timed
+            found.barred, found.timed, found.timed_apart = barred, timed, apart
             found.carried = None if wanted is None else program.included(wanted)
             return found
         barred |= clashing
@@ -188,7 +190,10 @@ class _Derivation:
         while self._waiting:
             _, name = heapq.heappop(self._waiting)
             self._queued.discard(name)
-            self._look_at(name)
+            try:
+                self._look_at(name)
+            except RoleLimitError as error:
+                raise RoleLimitError(f"role {name}: {error.message}", fix=error.fix) from None
         return self.active
 
     def _may(self, name: str) -> bool:
@@ -206,6 +211,7 @@ class _Derivation:
                 continue
             if all(self._relation(key) is not None for key in rule.needs):
                 active.timed = active.timed or rule.timed
+                active.timed_apart = active.timed_apart or rule.timed_apart
                 for values in self._activations(rule):
                     active.activations[rule, values] = None
                     self._add(role, _head(rule, values), f"activation-rule {rule.name}")
@@ -213,6 +219,7 @@ class _Derivation:
             rule, values = activation
             if activation not in active.activations and self._holds_on(rule, values):
                 active.timed = active.timed or rule.timed
+                active.timed_apart = active.timed_apart or rule.timed_apart
                 active.activations[activation] = None
                 self._add(role, _head(rule, values), f"activation-rule {rule.name}")
 

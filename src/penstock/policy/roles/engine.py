@@ -11,7 +11,8 @@ Rules that hold here:
   failed for one step has failed. Without a session all conditions count each time.
 - The dependency index leads from a holder to the sessions that an appointment concerns, so that
   a change costs what it concerns.
-- No clock: `now` is told. Constraints on the time are looked at once a second.
+- No clock: `now` is told. Constraints on the time are looked at once a second: those that say the
+  same of everybody once for all sessions, which are stale where one of them says otherwise.
 - An appointment that is not trusted, not yet valid or over is none.
 """
 
@@ -85,6 +86,10 @@ class RoleEngine:
         self._sessions: dict[Who, _Session] = {}
         self._by_holder_session: dict[str, set[Who]] = {}
         self._timed: set[Who] = set()
+        self._own_timed: set[Who] = set()
+        self._signs: tuple[bool, ...] | None = None
+        """What constraints that say the same of everybody said when this second began."""
+        self._looked: tuple[int, tuple[bool, ...]] | None = None
         self._stale: set[Who] = set()
         self._patterns: dict[str, dict[str, RoleTerm]] = {}
         self._timed_apart = False
@@ -99,6 +104,7 @@ class RoleEngine:
     def replace(self, program: Program) -> None:
         """Take over roles, rules and domains."""
         self.program = program
+        self._signs = self._looked = None
         self.invalidate()
 
     def watch(self, terms: Iterable[tuple[str, RoleTerm]]) -> None:
@@ -159,9 +165,12 @@ class RoleEngine:
         """
         if now <= self.now:
             return False
-        if self._timed and now // SECOND != self.now // SECOND:
-            self._stale |= self._timed
+        another = now // SECOND != self.now // SECOND
         self.now = now
+        if self._timed and another:
+            signs = self._look_at_time()
+            self._stale |= self._timed if signs != self._signs else self._own_timed
+            self._signs = signs
         passed = self._timed_apart
         self._timed_apart = False
         while self._moments and self._moments[0][0] <= now:
@@ -171,6 +180,21 @@ class RoleEngine:
                 self.touch(held.holder)
                 passed = True
         return passed
+
+    def _look_at_time(self) -> tuple[bool, ...]:
+        """Return what constraints that say the same of everybody say now."""
+        looked = self._looked
+        if looked is None or looked[0] != self.now:
+            e = self._environment()
+            said = tuple([it.holds({}, e, {}) is True for it in self.program.common_times])
+            looked = self._looked = (self.now, said)
+        return looked[1]
+
+    def _environment(self) -> dict[str, Any]:
+        e: dict[str, Any] = {"time": datetime.fromtimestamp(self.now / 1000, UTC)}
+        if self.place is not None:
+            e["place"] = self.place
+        return e
 
     @property
     def due(self) -> int | None:
@@ -211,6 +235,7 @@ class RoleEngine:
         if session is None:
             return
         self._timed.discard(who)
+        self._own_timed.discard(who)
         self._stale.discard(who)
         for holder in (f"user:{user}", *(f"group:{it}" for it in session.groups)):
             held = self._by_holder_session.get(holder)
@@ -256,6 +281,9 @@ class RoleEngine:
         session.active = found
         self._stale.discard(who)
         (self._timed.add if found.timed else self._timed.discard)(who)
+        # Who was looked at in the midst of a second may have seen what no second begins with.
+        apart = found.timed and (found.timed_apart or self._look_at_time() != self._signs)
+        (self._own_timed.add if apart else self._own_timed.discard)(who)
         for group in groups - session.groups:
             self._by_holder_session.setdefault(f"group:{group}", set()).add(who)
         session.groups = groups | session.groups
@@ -317,15 +345,12 @@ class RoleEngine:
                     if relation is None:
                         relation = held[name] = Relation()
                     relation.add(values)
-        e: dict[str, Any] = {"time": datetime.fromtimestamp(now / 1000, UTC)}
-        if self.place is not None:
-            e["place"] = self.place
         return Circumstances(
             held,
             self._assigned.get(user, ()),
             self.program.domains_of(["anyone", *holders]),
             attributes,
-            e,
+            self._environment(),
         )
 
     def _derive(

@@ -44,6 +44,8 @@ class Constraint:
     membership: bool = False
     timed: bool = False
     """Whether it looks at the time."""
+    common: bool = False
+    """Whether it looks at nothing but the environment: it says the same of everybody."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +80,11 @@ class ActivationRule:
     def timed(self) -> bool:
         """Whether some constraint looks at the time."""
         return any(it.timed for it in self.constraints)
+
+    @cached_property
+    def timed_apart(self) -> bool:
+        """Whether some constraint looks at the time, and at who asks."""
+        return any(it.timed and not it.common for it in self.constraints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,12 @@ class Program:
     def held(self) -> frozenset[ActivationRule]:
         """The rules, to find out whether one is among them."""
         return frozenset(self.rules)
+
+    @cached_property
+    def common_times(self) -> tuple[Constraint, ...]:
+        """The constraints on the time that say the same of everybody."""
+        found = (it for rule in self.rules for it in rule.constraints)
+        return tuple(it for it in found if it.timed and it.common)
 
     @cached_property
     def including(self) -> Mapping[str, frozenset[str]]:

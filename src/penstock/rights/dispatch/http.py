@@ -6,6 +6,7 @@ Rules that hold here:
 - Addresses of this machine and of private networks are refused unless the settings allow them:
   a URI of a definition must not become a way into the network. So is an IPv6 address that
   leads to such an IPv4 address by translation, or that is no global unicast address.
+- Without TLS only networks of the settings are called: a call names a person.
 - A call ends within its time, however slowly an answer trickles in. Of an answer no more than its
   status counts, and nothing is logged.
 """
@@ -48,7 +49,12 @@ class AddressRefusedError(OSError):
     """A name leads to an address that may not be called."""
 
 
+class NotEncryptedError(OSError):
+    """A call would cross a network in clear."""
+
+
 _TROUBLES: Final = (
+    (NotEncryptedError, "not-encrypted"),
     (AddressRefusedError, "address-refused"),
     (TimeoutError, "timeout"),
     (ssl.SSLError, "tls"),
@@ -78,6 +84,8 @@ class Caller:
         parts = urlsplit(uri)
         try:
             address = self._resolve(parts.hostname or "", parts.port or _port(parts.scheme))
+            if parts.scheme != "https" and not self._is_allowed(address[0]):
+                raise NotEncryptedError
             status = self._post(parts.scheme, parts.hostname or "", address, uri, body, headers)
         except (OSError, ValueError, http.client.HTTPException) as error:
             return find_trouble(error, _TROUBLES)
@@ -92,12 +100,14 @@ class Caller:
                 raise AddressRefusedError
         return addresses[0], port
 
+    def _is_allowed(self, address: str) -> bool:
+        """Say whether an address is in a network of the settings."""
+        return any(_read_address(address) in network for network in self._allowed)
+
     def _may_reach(self, address: str) -> bool:
-        found = ipaddress.ip_address(address.partition("%")[0])
-        if isinstance(found, ipaddress.IPv6Address):
-            found = found.ipv4_mapped or found
-        if any(found in network for network in self._allowed):
+        if self._is_allowed(address):
             return True
+        found = _read_address(address)
         if isinstance(found, ipaddress.IPv4Address):
             return _is_public(found) and found not in _IPV4_6TO4_RELAYS
         if found in _IPV6_NAT64:
@@ -184,6 +194,13 @@ class _PinnedConnection(http.client.HTTPConnection):
             if self.sock is not None:
                 # By its number: a TLS socket would try to take leave, and wait.
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+
+
+def _read_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    found = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        found = found.ipv4_mapped or found
+    return found
 
 
 def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

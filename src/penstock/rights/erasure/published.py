@@ -33,7 +33,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 from penstock.errors import PenstockError, UnavailableError, quote
 from penstock.eventlog.erasure import Keep, alone
 from penstock.eventlog.files import sync_folder
-from penstock.rights.erasure.records import ViewTrace
+from penstock.rights.erasure.records import Trace
 
 _PARTIAL: Final = ".erasing-"
 _ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
@@ -51,7 +51,7 @@ class FileErasure:
     files: int
 
 
-def erase_files(folder: Path, trace: ViewTrace, keep: Keep) -> FileErasure:
+def erase_files(folder: Path, trace: Trace, keep: Keep) -> FileErasure:
     """Rewrite the files of a view without the rows of a person."""
     data = folder / "data"
     if not folder.is_dir():
@@ -86,7 +86,7 @@ def _readable(path: Path) -> Iterator[None]:
         ) from None
 
 
-def read_rows(folder: Path, trace: ViewTrace) -> Iterator[Mapping[str, Any]]:
+def read_rows(folder: Path, trace: Trace) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a person in the files of a view."""
     data = folder / "data"
     for path in sorted(data.iterdir()) if data.is_dir() else ():
@@ -95,7 +95,7 @@ def read_rows(folder: Path, trace: ViewTrace) -> Iterator[Mapping[str, Any]]:
             yield from (row for row in form.read(path) if trace.is_about(row))
 
 
-def _replace(folder: Path, path: Path, trace: ViewTrace) -> int:
+def _replace(folder: Path, path: Path, trace: Trace) -> int:
     form = _FORMS.get(path.suffix)
     if form is None or not form.holds(path, trace):
         return 0
@@ -120,7 +120,7 @@ def _finish(partial: Path, like: Path) -> None:
 # --- Parquet ---
 
 
-def _is_theirs(column: Any, trace: ViewTrace) -> Any:
+def _is_theirs(column: Any, trace: Trace) -> Any:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pa.types.is_dictionary(column.type):
@@ -129,22 +129,29 @@ def _is_theirs(column: Any, trace: ViewTrace) -> Any:
     return pc.fill_null(pc.equal(text, pa.scalar(trace.value, pa.string())), fill_value=False)
 
 
-def _holds_parquet(path: Path, trace: ViewTrace) -> bool:
+def _find_theirs(rows: Any, trace: Trace) -> Any:
+    if trace.value is not None:
+        return _is_theirs(rows[trace.columns[0]], trace)
+    told = rows.select(list(trace.columns)).to_pylist()
+    return pa.array([trace.is_about(row) for row in told], pa.bool_())
+
+
+def _holds_parquet(path: Path, trace: Trace) -> bool:
     file = pyarrow.parquet.ParquetFile(path)
-    if trace.field not in file.schema_arrow.names:
+    if not set(trace.columns) <= set(file.schema_arrow.names):
         return False
-    batches = file.iter_batches(columns=[trace.field])
-    return any(pc.any(_is_theirs(it[trace.field], trace)).as_py() for it in batches)
+    batches = file.iter_batches(columns=list(trace.columns))
+    return any(pc.any(_find_theirs(it, trace)).as_py() for it in batches)
 
 
-def _copy_parquet(path: Path, partial: Path, trace: ViewTrace) -> int:
+def _copy_parquet(path: Path, partial: Path, trace: Trace) -> int:
     file, count = pyarrow.parquet.ParquetFile(path), 0
     with pyarrow.parquet.ParquetWriter(
         partial, file.schema_arrow, compression="zstd", compression_level=1
     ) as writer:
         for number in range(file.num_row_groups):
             group = file.read_row_group(number)
-            kept = group.filter(pc.invert(_is_theirs(group[trace.field], trace)))
+            kept = group.filter(pc.invert(_find_theirs(group, trace)))
             count += group.num_rows - kept.num_rows
             writer.write_table(kept)
     return count
@@ -206,17 +213,17 @@ def _open(path: Path, mode: str = "r") -> IO[str]:
 class _Form:
     """How files of one ending are read and copied."""
 
-    holds: Callable[[Path, ViewTrace], bool]
-    copy: Callable[[Path, Path, ViewTrace], int]
+    holds: Callable[[Path, Trace], bool]
+    copy: Callable[[Path, Path, Trace], int]
     read: Callable[[Path], Iterator[Mapping[str, Any]]]
 
 
 def _lines(rows: _Rows) -> _Form:
-    def holds(path: Path, trace: ViewTrace) -> bool:
+    def holds(path: Path, trace: Trace) -> bool:
         with _open(path) as file:
             return any(row is not None and trace.is_about(row) for _, row in rows(file))
 
-    def copy(path: Path, partial: Path, trace: ViewTrace) -> int:
+    def copy(path: Path, partial: Path, trace: Trace) -> int:
         count = 0
         with _open(path) as file, _open(partial, "w") as target:
             for raw, row in rows(file):
@@ -244,11 +251,11 @@ def _read_avro(path: Path) -> Iterator[Mapping[str, Any]]:
             yield {called[name]: value for name, value in row.items()}
 
 
-def _holds_avro(path: Path, trace: ViewTrace) -> bool:
+def _holds_avro(path: Path, trace: Trace) -> bool:
     return any(trace.is_about(row) for row in _read_avro(path))
 
 
-def _copy_avro(path: Path, partial: Path, trace: ViewTrace) -> int:
+def _copy_avro(path: Path, partial: Path, trace: Trace) -> int:
     total = kept = 0
     with path.open("rb") as file, partial.open("wb") as target:
         reader: Any = fastavro.reader(file)
@@ -269,7 +276,7 @@ def _copy_avro(path: Path, partial: Path, trace: ViewTrace) -> int:
 # --- Delta ---
 
 
-def _erase_delta(folder: Path, data: Path, trace: ViewTrace, keep: Keep) -> FileErasure:
+def _erase_delta(folder: Path, data: Path, trace: Trace, keep: Keep) -> FileErasure:
     try:
         from deltalake import DeltaTable  # noqa: PLC0415 - for those who have such tables
         from deltalake.transaction import AddAction, RemoveAction  # noqa: PLC0415

@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import fastavro
 
@@ -128,6 +128,40 @@ def _is_json(text: str) -> bool:
     return True
 
 
+class Trace(Protocol):
+    """What tells a person's rows in files."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that tell it."""
+
+    @property
+    def value(self) -> str | None:
+        """What stands in the only column of a person's rows, where that tells it."""
+
+    def is_about(self, fields: Mapping[str, Any]) -> bool:
+        """Say whether a row is the person's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTrace:
+    """A person in the results of a detection: as the subject, or among what an event says."""
+
+    person: str
+    attributes: frozenset[str]
+    """Attributes of events that name people."""
+
+    columns: ClassVar[tuple[str, ...]] = ("subject", "said")
+    value: ClassVar[str | None] = None
+
+    def is_about(self, fields: Mapping[str, Any]) -> bool:
+        """Say whether a result is about the person."""
+        if fields.get("subject") == self.person:
+            return True
+        said = json.loads(fields.get("said") or "{}")
+        return any(str(said[name]) == self.person for name in self.attributes & said.keys())
+
+
 @dataclass(frozen=True, slots=True)
 class ViewTrace:
     """What stands in the records of a view for a person."""
@@ -141,6 +175,11 @@ class ViewTrace:
     """Entries of vaults: name and token."""
     keyless: bool = False
     """Whether it could be told with the key of masks, which is not at hand."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column that tells whose a row is."""
+        return (self.field,)
 
     def is_about(self, fields: Mapping[str, Any]) -> bool:
         """Say whether a record of the view is the person's."""

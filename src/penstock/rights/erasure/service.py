@@ -1,6 +1,7 @@
 """Erasure as a built-in service: told of a deletion, it erases, proves it, and is done.
 
-    vault ─▶ event log ─▶ Kafka ─▶ retained ─▶ store ─▶ views ─▶ scan ─▶ evidence, audited ─▶ DONE
+    vault ─▶ event log ─▶ Kafka ─▶ retained ─▶ detection ─▶ store ─▶ views ─▶ scan
+                                                         evidence, audited ─▶ DONE ◀──┘
 
 Rules that hold here:
 - Each step is noted when it is done and is idempotent: killed between any two, the next worker
@@ -9,6 +10,8 @@ Rules that hold here:
 - Vault entries go first: which are the person's, only the records tell. Views come behind the
   event log, so that what they read again is clean. A view that runs may have a batch under way
   that it read before: erasure looks at views when that is over (`rights.settle`).
+- What detection remembers is in the memory of the gateway that detects: that forgets, and erasure
+  waits for it. Who is in a situation is forgotten when it has ended, which nobody waits for.
 - Only what was recorded before a step is erased by it. What comes later is new data; the evidence
   says up to where the log was looked at.
 - What cannot be erased is listed in the evidence, with the reason, and never passed over.
@@ -18,12 +21,15 @@ Rules that hold here:
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
@@ -34,8 +40,8 @@ from penstock.definitions import DefinitionSet
 from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
 from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog, Topic
-from penstock.eventlog.erasure import Keep, erase
-from penstock.model.kinds import Stream, View
+from penstock.eventlog.erasure import Keep, ask_to_forget, erase, is_asked
+from penstock.model.kinds import Event, Scenario, Stream, View
 from penstock.rights.dispatch.message import (
     Dispatched,
     LeaseLostError,
@@ -46,6 +52,7 @@ from penstock.rights.dispatch.message import (
 from penstock.rights.erasure.published import erase_files
 from penstock.rights.erasure.records import (
     ABSENT,
+    ResultTrace,
     StreamRecords,
     ViewTrace,
     find_absent,
@@ -60,6 +67,7 @@ from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.signatures import Head
 from penstock.store.database import Database
+from penstock.store.detection.erasures import DetectionErasures
 from penstock.store.opt_outs import SubjectMarks
 from penstock.store.person_keys import PersonKeys
 from penstock.store.rights.erasures import ErasureBook
@@ -92,13 +100,35 @@ class _Case:
     traces: list[ViewTrace]
     keep: Keep
 
+    @property
+    def attributes(self) -> frozenset[str]:
+        """Attributes of events that name people."""
+        told = (it.subject for it in self.definitions.of(Stream).values())
+        followed = (it.attribute for it in self.definitions.of(Scenario).values())
+        return frozenset((*(it for it in told if it is not None), *followed))
+
 
 _LOGS: Final = ("log:", "keys", "kafka:")
 """How the steps begin that take away what views read."""
 _HELD: Final = (
-    "records that it holds back: until they are published; an opt-out of the view's purposes takes "
-    "them out at once"
+    "records that it holds back: they are forgotten when it runs, before it publishes anything"
 )
+_REMEMBERED: Final = "what patterns remember of the person's events: forgotten when it runs"
+_DETECTED: Final = "detected:"
+_STATES: Final = "what it held back before, in states that Spark keeps until the next two batches"
+
+
+_FORGETTING: Final = timedelta(minutes=10)
+"""How long a gateway may take to forget somebody until that counts as a failure."""
+_FORGETTING_SECONDS: Final = 1.0
+
+
+class _NotYetError(PenstockError):
+    """A step has to wait for somebody else, who is at it."""
+
+    def __init__(self, code: str, seconds: float) -> None:
+        super().__init__("an erasure waits")
+        self.waiting = Dispatched(Outcome.SENT, code, again=seconds)
 
 
 class _Step(NamedTuple):
@@ -121,6 +151,7 @@ class ErasureService:
         self.book = ErasureBook(database)
         self._database = database
         self._vault = StoreVault(database)
+        self._detection = DetectionErasures(database)
         self._log = log
         self._people = people
         self._marks = marks
@@ -134,12 +165,12 @@ class ErasureService:
                 return Dispatched(Outcome.DONE)
             traces = trace_views(definitions, self._secret(), person)
             case = _Case(request, person, definitions, traces, keep)
-            waiting = self._work(case)
-            if waiting is not None:
-                return Dispatched(Outcome.SENT, "views-running", again=waiting)
+            self._work(case)
             self._conclude(case, notification.subscriber)
         except LeaseLostError:
             return failed("lease-lost")
+        except _NotYetError as error:
+            return error.waiting
         except PenstockError as error:
             # Such as a broker out of reach, or a file that somebody has damaged: one request
             # waits for it, not the worker. Its message may quote a path, but never a person.
@@ -150,21 +181,20 @@ class ErasureService:
             return failed("erasure", type(error).__name__)
         return Dispatched(Outcome.DONE)
 
-    def _work(self, case: _Case) -> float | None:
-        """Do what is not done yet; return the seconds to wait, where views have to end a batch."""
+    def _work(self, case: _Case) -> None:
+        """Do what is not done yet."""
         done = self.book.steps(case.request)
         for step in self._steps(case):
             if step.name in done:
                 continue
             case.keep()
-            if step.name.startswith("view:") and self._running(case):
+            if step.name.startswith(("view:", _DETECTED)) and self._running(case):
                 erased = [it.at for name, it in done.items() if name.startswith(_LOGS)]
                 settle = timedelta(seconds=self._config.rights.settle)
                 wait = max(erased, default=self.book.clock() - settle) + settle - self.book.clock()
                 if wait > timedelta():
-                    return wait.total_seconds()
+                    raise _NotYetError("views-running", wait.total_seconds())
             done[step.name] = self.book.note(case.request, step.name, step.run())
-        return None
 
     def _steps(self, case: _Case) -> Iterator[_Step]:
         streams = [it for _, it in sorted(case.definitions.of(Stream).items())]
@@ -178,9 +208,19 @@ class ErasureService:
                 yield _Step(f"kafka:{stream.name}", lambda it=stream: self._erase_kafka(case, it))  # type: ignore[misc]
         yield _Step("elsewhere", lambda: self._list_others(case, streams))
         yield _Step("retained", lambda: self._clear_retained(case, streams))
+        yield _Step("detection", lambda: self._erase_detection(case))
         yield _Step("store", lambda: self._erase_store(case))
         for trace in case.traces:
+            if _is_stateful(trace.view):
+                yield _Step(_held(trace), lambda it=trace: self._ask_view(case, it))  # type: ignore[misc]
+        found = self._config.pipeline.detections
+        detected = sorted(it for it in found.iterdir() if it.is_dir()) if found.is_dir() else []
+        for folder in detected:
+            yield _Step(f"{_DETECTED}{folder.name}/held", partial(self._ask_detected, case, folder))
+        for trace in case.traces:
             yield _Step(f"view:{trace.view.name}", lambda it=trace: self._erase_view(case, it))  # type: ignore[misc]
+        for folder in detected:
+            yield _Step(f"{_DETECTED}{folder.name}", partial(self._erase_detected, case, folder))
         yield _Step("scan", lambda: self._scan(case))
 
     # --- steps ---
@@ -292,6 +332,26 @@ class ErasureService:
                     os.kill(found.pid, signal.SIGUSR1)
         return _result([{"place": "retained messages", "messages": count}])
 
+    def _erase_detection(self, case: _Case) -> Result:
+        """Let detection forget the person's events, or wait until it has."""
+        place, detection = "event detection", self._detection
+        if not detection.has_state():
+            return _result([])
+        if not case.definitions.of(Event) and detection.discard_state():
+            # No gateway will lead any more, and what is left is for nothing that is defined.
+            return _result([{"place": place, "rows": 0}])
+        asked = detection.ask(case.request, case.person, case.attributes)
+        if asked.is_settled:
+            return _result([{"place": place, "rows": asked.forgotten}])
+        if self.book.is_standing(case.person):
+            reason = "events of somebody who is in a situation now: forgotten when it has ended"
+            return _result([], [_remain(place, reason)])
+        if not detection.is_led() or self.book.clock() - asked.asked > _FORGETTING:
+            raise UnavailableError(
+                "no gateway forgets the events of who is erased", fix="let a gateway run"
+            )
+        raise _NotYetError("detection-forgets", _FORGETTING_SECONDS)
+
     def _erase_store(self, case: _Case) -> Result:
         mark = self._marks.of(case.person)
         contacts = self.book.forget_contacts(mark)
@@ -300,10 +360,7 @@ class ErasureService:
         for path in packages:
             path.unlink()
         past, standing = self.book.forget_situations(case.person)
-        remains = [
-            _remain("event detection", "events that patterns still wait with: until their windows "
-                    "have passed and the next snapshot is kept")
-        ]  # fmt: skip
+        remains = []
         if standing:
             remains.append(_remain("situations", "a situation that holds now: until it ends"))
         return _result(
@@ -319,7 +376,7 @@ class ErasureService:
         view, stream = trace.view, trace.stream
         name, remains = f"view {view.name}", list[Mapping[str, Any]]()
         if _is_stateful(view):
-            remains.append(_remain(name, _HELD))
+            remains += self._await_view(case, trace)
         if trace.keyless and (self._config.pipeline.folder / view.name).is_dir():
             raise UnavailableError(
                 f"the key of masks is missing, which tells people in the view {view.name}",
@@ -344,6 +401,44 @@ class ErasureService:
         elif view.format == "topic" or topic.segments():  # or had one before it was changed
             erased.append({"place": name, **self._erase_topic(case, trace, topic)})
         return _result(erased, remains)
+
+    def _ask_view(self, case: _Case, trace: ViewTrace) -> Result:
+        """Ask who runs a view to forget the person among what it holds back."""
+        folder = self._config.pipeline.folder / trace.view.name
+        if folder.is_dir():
+            ask_to_forget(folder, case.request, str(self._marks.number(case.person)))
+        return _result([])
+
+    def _await_view(self, case: _Case, trace: ViewTrace) -> list[dict[str, Any]]:
+        """Wait until a view that runs has forgotten the person; return what remains."""
+        folder = self._config.pipeline.folder / trace.view.name
+        if not folder.is_dir():
+            return []
+        forgotten = self._await_forgetting(case, folder, _held(trace))
+        return [_remain(f"view {trace.view.name}", _STATES if forgotten else _HELD)]
+
+    def _await_forgetting(self, case: _Case, folder: Path, step: str) -> bool:
+        """Wait until who runs something has forgotten the person; False: nobody runs it."""
+        if not is_asked(folder, case.request):
+            return True
+        since = self.book.clock() - self.book.steps(case.request)[step].at
+        if _is_running(folder) and since < _FORGETTING:
+            raise _NotYetError("views-forget", _FORGETTING_SECONDS)
+        return False
+
+    def _ask_detected(self, case: _Case, folder: Path) -> Result:
+        """Ask who runs a detection on Spark to forget the person."""
+        note = {"person": case.person, "attributes": sorted(case.attributes)}
+        ask_to_forget(folder, case.request, json.dumps(note))
+        return _result([])
+
+    def _erase_detected(self, case: _Case, folder: Path) -> Result:
+        """Erase from the results of a detection on Spark."""
+        place, remains = f"detected in {folder.name}", list[dict[str, Any]]()
+        if not self._await_forgetting(case, folder, f"{_DETECTED}{folder.name}/held"):
+            remains.append(_remain(place, _REMEMBERED))
+        made = erase_files(folder, ResultTrace(case.person, case.attributes), case.keep)
+        return _result([{"place": place, "rows": made.rows, "files": made.files}], remains)
 
     def _erase_topic(self, case: _Case, trace: ViewTrace, topic: Topic) -> dict[str, int]:
         published = StreamRecords(_plain(trace.stream), case.person)
@@ -409,16 +504,9 @@ class ErasureService:
 
     def _running(self, case: _Case) -> bool:
         """Say whether some view is written now."""
-        for trace in case.traces:
-            lock = self._config.pipeline.folder / trace.view.name / ".lock"
-            if not lock.exists():
-                continue
-            with lock.open("rb") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return True
-        return False
+        folder, detections = self._config.pipeline.folder, self._config.pipeline.detections
+        places = [folder / trace.view.name for trace in case.traces]
+        return any(map(_is_running, (*places, *detections.glob("*"))))
 
 
 def _result(
@@ -442,6 +530,23 @@ def _remain(
 
 def _is_at_kafka(stream: Stream) -> bool:
     return stream.source is not None and stream.source.kafka is not None
+
+
+def _held(trace: ViewTrace) -> str:
+    return f"view:{trace.view.name}/held"
+
+
+def _is_running(folder: Path) -> bool:
+    """Say whether a view is written now."""
+    lock = folder / ".lock"
+    if not lock.exists():
+        return False
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _has_vault(view: View) -> bool:

@@ -13,6 +13,8 @@ Rules that hold here:
   fits no other appointment.
 - A document that has a signature already is stored as it is, where that signature is right:
   a copy from another installation, or of a changed one, is refused.
+- A change by which somebody would have more roles than can be watched is refused here, at the
+  door: what is stored already goes on, and they have none.
 - Signatures that were looked at once are remembered, in limited number.
 - What other domains signed is looked at when it is registered: certificates hold then, and no list
   of revocations takes the place of a newer one.
@@ -31,7 +33,7 @@ from sqlalchemy import Connection
 from penstock.definitions import DefinitionSet
 from penstock.definitions.checks import Locate, locate_by_key
 from penstock.definitions.checks.streams import fill_streams
-from penstock.definitions.set import Trust, load_check, trust_nothing
+from penstock.definitions.set import LOAD_KINDS, Trust, load_check, trust_nothing
 from penstock.errors import DeniedError, Problem, UsageError, quote
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Appointment, EventType, RevocationList
@@ -275,6 +277,8 @@ class CheckedDefinitions:
             put = fill_streams(put, now.documents)
             objections = [*problems, *_object_to(put, now)]
             made = self.meaning(now).change(put, gone, locate=locate, problems=objections)
+            if any(it.kind in LOAD_KINDS for it in put):
+                load_check("access:refuse_overload")(made, [it.key for it in put])
             return [*map(Put, put), *map(Delete, gone)]
 
         def finish(connection: Connection, change: Change) -> None:

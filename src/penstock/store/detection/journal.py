@@ -79,7 +79,7 @@ class LeaseLostError(PenstockError):
 
 
 @dataclass(frozen=True, slots=True)
-class Detector:
+class LeaderRecord:
     """The holder of the lease, and what keeps it from detecting, if anything."""
 
     holder: str
@@ -143,23 +143,23 @@ class DetectionStore:
         self._life = timedelta(seconds=seconds)
         self._clock = clock
 
-    def find(self) -> Detector | None:
+    def find(self) -> LeaderRecord | None:
         """Return who holds the lease, or held it last; nothing is written."""
-        return find_detector(self._database)
+        return find_leader(self._database)
 
-    def is_free(self, held: Detector, seconds: float = 0.0) -> bool:
+    def is_free(self, held: LeaderRecord, seconds: float = 0.0) -> bool:
         """Say whether a lease has expired, and so many seconds ago."""
         return not held.is_alive(self._clock() - timedelta(seconds=seconds))
 
-    def acquire(self, instead_of: str = "") -> Detector:
+    def acquire(self, instead_of: str = "") -> LeaderRecord:
         """Acquire the lease if nobody holds it, renew it if it is ours; return who holds it.
 
         It is also taken from the holder `instead_of`, of whom the caller knows that it is gone.
         """
         now = self._clock()
-        mine = Detector(self.holder, self.place, now, now + self._life, "", self.address)
+        mine = LeaderRecord(self.holder, self.place, now, now + self._life, "", self.address)
         with self._database.write(AREA) as connection:
-            held = read_detector(connection)
+            held = read_leader(connection)
             if held is None:
                 connection.execute(sa.insert(detectors_table).values(name=NAME, **_values(mine)))
                 return mine
@@ -309,26 +309,28 @@ class DetectionStore:
         )
 
 
-def find_detector(database: Database) -> Detector | None:
+def find_leader(database: Database) -> LeaderRecord | None:
     """Return who detects, or did last, as far as a database knows."""
     with database.read() as connection:
-        return read_detector(connection)
+        return read_leader(connection)
 
 
-def read_detector(connection: Connection) -> Detector | None:
+def read_leader(connection: Connection) -> LeaderRecord | None:
     """Return who detects, or did last."""
     table = detectors_table
-    query = sa.select(*(table.c[name] for name in Detector.__slots__)).where(table.c.name == NAME)
+    query = sa.select(*(table.c[name] for name in LeaderRecord.__slots__)).where(
+        table.c.name == NAME
+    )
     row = connection.execute(query).one_or_none()
-    return None if row is None else Detector(*row)
+    return None if row is None else LeaderRecord(*row)
 
 
 def _own_row() -> sa.Update:
     return detectors_table.update().where(detectors_table.c.name == NAME)
 
 
-def _values(detector: Detector) -> dict[str, object]:
-    return {name: getattr(detector, name) for name in Detector.__slots__}
+def _values(leader: LeaderRecord) -> dict[str, object]:
+    return {name: getattr(leader, name) for name in LeaderRecord.__slots__}
 
 
 def _moment(milliseconds: int) -> datetime:

@@ -38,7 +38,8 @@ from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
-from penstock.store.detection.journal import Detector, read_detector
+from penstock.store.detection.erasures import DetectionErasures
+from penstock.store.detection.journal import LeaderRecord, read_leader
 from penstock.store.detection.tables import (
     AREA,
     LED_HERE,
@@ -74,6 +75,8 @@ class Situations:
         *,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
+        self.erasures = DetectionErasures(database, clock=clock)
+        """What detection is asked to forget, by the same way as requests."""
         self._database = database
         self._log = log
         self._people = people
@@ -364,17 +367,17 @@ def read_live(database: Database, now: datetime) -> LiveSituations:
     """Return what holds, with what a gateway says that has not lost sight of it."""
     table = situations_table
     with database.read() as connection:
-        detector = read_detector(connection)
+        leader = read_leader(connection)
         rows = connection.execute(
             sa.select(table).order_by(table.c.scenario, table.c.subject)
         ).all()
-    return LiveSituations((Standing(*row) for row in rows), find_trouble(detector, now))
+    return LiveSituations((Standing(*row) for row in rows), find_trouble(leader, now))
 
 
-def find_trouble(detector: Detector | None, now: datetime) -> str:
+def find_trouble(leader: LeaderRecord | None, now: datetime) -> str:
     """Say why situations are not known, or nothing where they are."""
-    if detector is None:
+    if leader is None:
         return "no gateway has detected anything yet"
-    if not detector.is_alive(now):
-        return f"no gateway detects since {detector.held_until:%Y-%m-%d %H:%M:%S}"
-    return detector.trouble
+    if not leader.is_alive(now):
+        return f"no gateway detects since {leader.held_until:%Y-%m-%d %H:%M:%S}"
+    return leader.trouble

@@ -47,6 +47,9 @@ STEPS: Final[Mapping[str, str]] = {
     "0022": "gateways.make_client_requests",
     "0023": "gateways.add_content_filters",
     "0024": "gateways.make_group_keys",
+    "0025": "gateways.make_detection_erasures",
+    "0026": "privacy.index_requests_by_publisher",
+    "0027": "console.make_sessions",
 }
 _versions: Final = sa.Table(
     VERSION_TABLE,

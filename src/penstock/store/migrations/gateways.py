@@ -228,3 +228,18 @@ def make_group_keys() -> None:
         sa.Column("number", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_group_key_changes"),
     )
+
+
+def make_detection_erasures() -> None:
+    """Make the table of what detection is asked to forget of people."""
+    op.create_table(
+        "detection_erasures",
+        sa.Column("request", sa.String(32), nullable=False),
+        sa.Column("person", sa.Text(), nullable=False),
+        sa.Column("attributes", sa.Text(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("settled", sa.BigInteger()),
+        sa.Column("forgotten", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("request", name="pk_detection_erasures"),
+    )
+    op.create_index("ix_detection_erasures_settled", "detection_erasures", ["settled"])

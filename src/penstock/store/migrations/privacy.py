@@ -279,3 +279,8 @@ def make_person_keys() -> None:
         sa.Column("number", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_person_key_destructions"),
     )
+
+
+def index_requests_by_publisher() -> None:
+    """Let a page of a publisher's requests be found without a look at all of them."""
+    op.create_index("ix_rights_requests_publisher_at", "rights_requests", ["publisher", "at"])

@@ -188,6 +188,13 @@ class ErasureBook:
         with self._database.read() as connection:
             return [dict(row._mapping) for row in connection.execute(wanted)]  # noqa: SLF001
 
+    def is_standing(self, person: str) -> bool:
+        """Say whether a person is in a situation now."""
+        rows = situations_table.c
+        wanted = sa.select(rows.scenario).where(rows.subject == as_stored(person)).limit(1)
+        with self._database.read() as connection:
+            return connection.execute(wanted).first() is not None
+
     def forget_situations(self, person: str) -> tuple[int, int]:
         """Delete past situations of a person; return how many steps, and how many hold still.
 

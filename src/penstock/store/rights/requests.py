@@ -202,13 +202,15 @@ class RequestBook:
         *,
         holder: str | None = None,
         alert: Sequence[str] = (),
+        then: Callable[[Connection], None] | None = None,
         **plan: Any,
     ) -> ProgressStatus | None:
         """Note what happened, and what comes next; None where there is no such row.
 
         With `holder`, nothing but the event is noted once another holds the row. What a service
         says by itself plans nothing, and leaves the lease to the worker that is telling it.
-        `alert` names the channels by which its contact is told if this lets it fail.
+        `alert` names the channels by which its contact is told if this lets it fail. `then` may
+        write further rows with a change of status; what is said twice changes it once.
         """
         now, rows = self._clock(), progress_table.c
         key = sa.and_(rows.request == request, rows.subscriber == subscriber)
@@ -235,6 +237,8 @@ class RequestBook:
                 if after in LOST:
                     notices = [NewNotice(NoticeKind.ALERT, it, request, subscriber) for it in alert]
                     self.outbox.add_within(connection, notices)
+                if then is not None:
+                    then(connection)
         return after
 
     def _sum_up(self, connection: Connection, request: str, now: datetime) -> None:
@@ -284,14 +288,8 @@ class RequestBook:
         `after` names the last one that was seen of the same list.
         """
         rows, own = progress_table.c, requests_table.c
-        done = sa.func.count(sa.case((rows.status == ProgressStatus.COMPLETED.value, 1)))
-        wanted = (
-            sa.select(requests_table, sa.func.count(rows.request), done)
-            .outerjoin(progress_table, rows.request == own.id)
-            .group_by(*requests_table.primary_key.columns, *requests_table.columns)
-            .order_by(own.at.desc(), own.id)
-            .limit(limit)
-        )
+        order = (own.at.desc(), own.id)
+        wanted = sa.select(own.id).order_by(*order).limit(limit)
         if status is not None:
             wanted = wanted.where(own.status == status.value)
         if publisher is not None:
@@ -300,9 +298,22 @@ class RequestBook:
             seen = requests_table.alias("seen")
             at = sa.select(seen.c.at).where(seen.c.id == after, seen.c.publisher == own.publisher)
             last = at.correlate(requests_table).scalar_subquery()
-            wanted = wanted.where(sa.or_(own.at < last, sa.and_(own.at == last, own.id > after)))
+            # The first of them says nothing new, and is what an index can begin at.
+            wanted = wanted.where(
+                own.at <= last, sa.or_(own.at < last, sa.and_(own.at == last, own.id > after))
+            )
+        # The page first, then who works on it: a caller pays for what it gets to see.
+        page, services = wanted.subquery("page"), sa.func.count(rows.request)
+        done = sa.func.count(sa.case((rows.status == ProgressStatus.COMPLETED.value, 1)))
+        counted = (
+            sa.select(requests_table, services, done)
+            .join(page, page.c.id == own.id)
+            .outerjoin(progress_table, rows.request == own.id)
+            .group_by(*requests_table.columns)
+            .order_by(*order)
+        )
         with self._database.read() as connection:
-            return [(row, row[-2], row[-1]) for row in connection.execute(wanted)]
+            return [(row, row[-2], row[-1]) for row in connection.execute(counted)]
 
     def find_by_key(self, publisher: str, key: str) -> str | None:
         """Return the request that a publisher named by a key."""
@@ -332,15 +343,14 @@ class RequestBook:
             return [(row.request, row.subscriber) for row in connection.execute(wanted)]
 
     def show(self, request: str) -> tuple[Any, list[Any]] | None:
-        """Return a request and its progress."""
+        """Return a request and its progress; the work is the same where there is none."""
+        wanted = sa.select(progress_table).where(progress_table.c.request == request)
         with self._database.read() as connection:
             row = connection.execute(
                 sa.select(requests_table).where(requests_table.c.id == request)
             ).one_or_none()
-            if row is None:
-                return None
-            wanted = sa.select(progress_table).where(progress_table.c.request == request)
-            return row, list(connection.execute(wanted.order_by(progress_table.c.subscriber)))
+            progress = connection.execute(wanted.order_by(progress_table.c.subscriber)).all()
+        return None if row is None else (row, list(progress))
 
 
 _LABELS: Final = sa.LABEL_STYLE_TABLENAME_PLUS_COL

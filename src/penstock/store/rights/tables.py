@@ -179,6 +179,7 @@ requests_table = Table(
     UniqueConstraint("publisher", "idempotency_key"),
     Index("ix_rights_requests_subject", "subject"),
     Index("ix_rights_requests_at", "at"),
+    Index("ix_rights_requests_publisher_at", "publisher", "at"),
 )
 
 progress_table = Table(

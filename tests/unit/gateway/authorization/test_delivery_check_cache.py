@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from types import MappingProxyType
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -10,7 +12,9 @@ import pytest
 from penstock.definitions import read_text
 from penstock.gateway.authorization.delivery_check import DecisionCache, DeliveryDecision, Refusal
 from penstock.gateway.session import Session
+from penstock.json_text import read_object
 from penstock.model.document import Key
+from penstock.policy.access import objects
 from penstock.store.definitions.documents import Snapshot
 from tests.support.gateway.authorization import Checks, delivered
 
@@ -117,3 +121,29 @@ object: {pid: string}
     snapshot = Snapshot(2, "second", MappingProxyType({it.key: it for it in second}))
     checks.rules.take(snapshot, [Key("object", "o")])
     assert made() == b'{"n":1,"who":"b"}'
+
+
+@pytest.mark.parametrize("size", [100, 500_000])
+def test_a_message_to_many_readers_is_parsed_once(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parsed for each reader, one of a megabyte kept the gateway busy for seconds."""
+    checks = Checks.of(
+        "{kind: vocabulary, name: v, payload: {n: int}}\n---\n"
+        '{kind: policy, name: p, subject: anyone, filter: "#", allow: read, when: t.payload.n == 1}'
+        "\n---\n{kind: enforcement, name: default, policies: required}"
+    )
+    parsed: list[int] = []
+
+    def count(content: bytes) -> dict[str, Any] | None:
+        parsed.append(len(content))
+        return read_object(content)
+
+    monkeypatch.setattr(objects, "read_object", count)
+    stamp = (("penstock-publisher", "bob"), ("penstock-client", "watch"))
+    payload = json.dumps({"n": 1, "pad": "x" * size}).encode()
+    for number in range(10):
+        session = Session(f"c{number}", f"u{number}", 0)
+        packet = delivered("a", checks.subscribe(session, "#", None), stamp=stamp, payload=payload)
+        assert checks.delivery.decide(session, packet).properties is not None
+    assert parsed == [len(payload)]

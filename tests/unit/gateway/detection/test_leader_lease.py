@@ -13,7 +13,7 @@ import pytest
 
 from penstock.gateway.detection.leader_lease import LeaderLease, is_gone, make_holder, make_place
 from penstock.store.database import Database
-from penstock.store.detection.journal import DetectionStore, Detector
+from penstock.store.detection.journal import DetectionStore, LeaderRecord
 
 TELL = (
     "from penstock.gateway.detection.leader_lease import *; "
@@ -22,8 +22,8 @@ TELL = (
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def detector(holder: str, place: str) -> Detector:
-    return Detector(holder, place, NOW, NOW, "")
+def leader(holder: str, place: str) -> LeaderRecord:
+    return LeaderRecord(holder, place, NOW, NOW, "")
 
 
 async def call(function: Callable[..., Any], *given: Any) -> Any:
@@ -35,11 +35,11 @@ def test_a_process_of_this_machine_that_ended_is_gone() -> None:
         [sys.executable, "-c", TELL], capture_output=True, check=True, text=True
     ).stdout
     holder, place = told.splitlines()
-    assert is_gone(detector(holder, place))
-    assert not is_gone(detector(make_holder(), make_place()))
+    assert is_gone(leader(holder, place))
+    assert not is_gone(leader(make_holder(), make_place()))
     # The same number elsewhere, or a name that says nothing: nobody knows.
-    assert not is_gone(detector("0" * 32, place))
-    assert not is_gone(detector(holder, "somewhere"))
+    assert not is_gone(leader("0" * 32, place))
+    assert not is_gone(leader(holder, "somewhere"))
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -82,11 +82,11 @@ def test_who_was_killed_and_is_not_counted_yet_is_gone() -> None:
     )
     assert process.stdout is not None
     holder, place = (process.stdout.readline().strip() for _ in range(2))
-    assert not is_gone(detector(holder, place))
+    assert not is_gone(leader(holder, place))
     process.kill()
     # Nobody has asked for its end: it stays on the list of processes until then.
     deadline = time.monotonic() + 60
-    while not is_gone(detector(holder, place)):
+    while not is_gone(leader(holder, place)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert process.returncode is None

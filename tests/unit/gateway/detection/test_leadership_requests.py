@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,11 +9,17 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 
-from penstock.gateway.detection.leadership import SituationRequests
+from penstock.cep.context import decode_snapshot
+from penstock.gateway.detection.leadership import ErasureRequests, SituationRequests
+from penstock.gateway.detection.persistence import unpack_state
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.signatures import Signer
 from penstock.store.detection.situations import Situations
 from penstock.store.detection.tables import Request, State, requests_table
 from tests.support.gateway.detection import Detecting, detecting, run, ward_program
 
+PEOPLE = Pseudonyms(bytes(32))
 ASKED = Request(
     request="r1",
     at=datetime(2026, 3, 1, tzinfo=UTC),
@@ -123,5 +130,43 @@ def test_requests_wait_for_the_end_of_a_reload(tmp_path: Path) -> None:
             await detection.host.reload.wait()
             requests.carry_out(ASKED)
             assert detection.host.board.current("alert", "p") == "Alert"
+
+    run(work)
+
+
+def test_people_are_forgotten_in_memory_snapshot_and_journal(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with detecting(tmp_path, ward_program("1h")) as detection:
+            host = detection.host
+            situations = Situations(
+                detection.database, AuditLog(detection.database, Signer.generate()), PEOPLE
+            )
+            requests = ErasureRequests(host, situations.erasures, detection.run_in_thread)
+            detection.offer("ward/p/pulse", 120)
+            detection.offer("ward/q/knock")
+            detection.offer("ward/r/knock")
+            for number, who in enumerate("pq"):
+                situations.erasures.ask(f"r{number}", who, ["pid"])
+            assert situations.erasures.has_state()
+            assert await requests.carry_out() == 1
+            # Somebody in a situation is forgotten when that has ended, and keeps it until then.
+            assert detection.host.board.current("alert", "p") == "Alert"
+            assert not situations.erasures.ask("r0", "p", []).is_settled
+            assert situations.erasures.ask("r1", "q", []).is_settled
+            data, _, batches = detection.store.load()
+            assert data is not None
+            kept = json.dumps(decode_snapshot(unpack_state(data, host.program).engine.save()))
+            assert '"q"' not in kept + str(batches)
+            assert '"r"' in kept
+            assert host.engine is not None
+            assert '"q"' not in json.dumps(decode_snapshot(host.engine.save()))
+            detection.offer("ward/q/knock")
+            detection.offer("ward/r/knock")
+            assert host.board.current("knocking", "q") is None
+            assert host.board.current("knocking", "r") == "Knocked"
+            detection.offer("ward/p/off")
+            assert await requests.carry_out() == 1
+            assert situations.erasures.ask("r0", "p", []).is_settled
+            assert await requests.carry_out() == 0
 
     run(work)

@@ -124,6 +124,26 @@ def test_who_may_read_nothing_learns_of_no_type(filters: ContentFilters) -> None
     assert str(caught.value) == refused[0]
 
 
+def test_no_error_names_an_attribute_of_what_the_owner_may_not_read(
+    filters: ContentFilters,
+) -> None:
+    hidden = {
+        "name": "hidden",
+        "from": ["home/secret/#"],
+        "fields": [{"name": "pulse", "type": "string"}, {"name": "pulsehiv", "type": "string"}],
+    }
+    filters.types.put([Stream.model_validate(hidden)])
+
+    def visible(there: str) -> bool:
+        return there != "home/secret/#"
+
+    for text in ("r.pulse > 1", "r.pulsehi > 1"):
+        with pytest.raises(ContentError) as caught:
+            filters.hold("eve", text, "home/#", visible)
+        assert "hiv" not in str(caught.value)
+    assert filters.hold("eve", "r.pulse > 1", "clinic/#", visible).text == "r.pulse > 1"
+
+
 def test_bounds(filters: ContentFilters) -> None:
     with pytest.raises(ContentError, match="characters"):
         filters.check(f'r.patient == "{"p" * 2000}"', "home/+/vitals")

@@ -16,6 +16,7 @@ from penstock.policy.purposes.type_definitions import (
     TypeGrant,
     check_extension,
     check_room,
+    check_topics,
     explain_faults,
 )
 
@@ -99,10 +100,15 @@ SUBJECT = {"subject": "patient"}
     [
         ({**BODY, **SUBJECT}, None),
         ({**BODY, **SUBJECT, "fields": [NOTE, PULSE, PERSON], "description": "x"}, None),
-        ({**BODY, **SUBJECT, "from": ["ward/+patient/more", *BODY["from"]]}, None),
+        ({**BODY, **SUBJECT, "from": [*BODY["from"], "ward/+patient/more"]}, None),
+        # By the first pattern that fits a message is about somebody else: `vitals`, or nobody.
+        ({**BODY, **SUBJECT, "from": ["ward/+/+patient", *BODY["from"]]}, "in its order"),
+        ({**BODY, **SUBJECT, "from": ["ward/+/vitals", *BODY["from"]]}, "in its order"),
+        # What some pattern fills no payload fills: the pulse of every message would be gone.
+        ({**BODY, **SUBJECT, "from": [*BODY["from"], "ward/x/+pulse"]}, "fills the field 'pulse'"),
         (BODY, "what it says under `subject`"),
         ({**BODY, **SUBJECT, "conform": True}, "what it says under `conform`"),
-        ({**BODY, **SUBJECT, "from": ["ward/+patient/more"]}, "each topic"),
+        ({**BODY, **SUBJECT, "from": ["ward/+patient/more"]}, "under `from`"),
         ({**BODY, **SUBJECT, "fields": [PERSON]}, "the field 'pulse'"),
         ({**BODY, **SUBJECT, "fields": [PERSON, {**PULSE, "type": "long"}]}, "the field 'pulse'"),
         ({**BODY, **SUBJECT, "fields": [{"name": "patient", "type": "string"}, PULSE]}, "'patient"),
@@ -139,6 +145,40 @@ def test_there_is_room_for_so_many() -> None:
     check_room(grants, "one", full)
     with pytest.raises(PenstockError, match="1000 streams"):
         check_room(grants, "ward-new", full)
+
+
+@pytest.mark.parametrize(
+    ("name", "filters", "free"),
+    [
+        ("eve", ["ward/+/vitals"], False),
+        ("eve", ["garden/x", "ward/p1/+"], False),
+        ("eve", ["#"], False),
+        ("eve", ["ward/+/scales"], True),
+        ("ward-vitals", ["ward/+/vitals", "ward/+/more"], True),
+        ("ward-vitals", ["ward/+/vitals", "garden/#"], False),
+        # What fed it before goes on.
+        ("both", ["ward/#", "ward/p1/vitals"], False),
+        ("both", ["ward/#"], True),
+    ],
+)
+def test_topics_that_feed_a_type_have_it_alone(
+    name: str,
+    filters: list[str],
+    free: bool,  # noqa: FBT001
+) -> None:
+    stored: dict[str, Any] = {
+        "ward-vitals": {"from": ["ward/+patient/vitals"]},
+        "tree": {"from": ["garden/+tree"]},
+        "files": {"source": {"files": {"folder": "x"}}},
+    }
+    if name == "both":
+        stored["both"] = {"from": ["ward/#"]}
+    if free:
+        check_topics(name, filters, stored)
+    else:
+        with pytest.raises(PenstockError, match="of another type already") as caught:
+            check_topics(name, filters, stored)
+        assert "tree" not in str(caught.value)
 
 
 def test_nothing_of_others_is_told() -> None:

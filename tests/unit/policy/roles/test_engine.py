@@ -119,6 +119,82 @@ def test_constraints_on_the_time_are_looked_at_once_a_second() -> None:
     assert engine.due is None
 
 
+def look_at(at: Mapping[str, Any]) -> bool:
+    return bool(at["time"].minute % 2)
+
+
+def test_what_time_says_the_same_of_everybody_is_looked_at_once_for_all() -> None:
+    """A session is stale where such a constraint says otherwise, or where it looks at more."""
+    asked = 0
+
+    def common(_s: Mapping[str, Any], e: Mapping[str, Any], _r: Mapping[str, str]) -> bool:
+        nonlocal asked
+        asked += 1
+        return look_at(e)
+
+    def own(_s: Mapping[str, Any], e: Mapping[str, Any], _r: Mapping[str, str]) -> bool:
+        return look_at(e)
+
+    engine = RoleEngine()
+    constraints = {
+        "odd": Constraint(common, membership=True, timed=True, common=True),
+        "mine": Constraint(own, membership=True, timed=True),
+    }
+    engine.replace(
+        Program(
+            {name: RoleShape() for name in constraints},
+            tuple(
+                ActivationRule(name, name, (), (Atom((APPOINTMENT, name), ()),), (it,))
+                for name, it in constraints.items()
+            ),
+        )
+    )
+    minute = 60_000
+    engine.advance(minute)
+    people = [f"p{number}" for number in range(100)]
+    for user in people:
+        engine.put(Appointment(user, ("odd", ()), f"user:{user}"))
+        engine.open(user, "c", None)
+        assert names(engine, user) == ["odd"]
+    engine.put(Appointment("eve", ("mine", ()), "user:eve"))
+    engine.open("eve", "c", None)
+    names(engine, "eve")
+    # What was seen before the first second began is looked at once more.
+    engine.advance(minute + 1000)
+    for user, client in engine.stale():
+        names(engine, user, client)
+    asked = 0
+    engine.advance(minute + 2000)
+    assert (engine.stale(), asked) == ([("eve", "c")], 1)
+    names(engine, "eve")
+    engine.advance(2 * minute)
+    assert sorted(engine.stale()) == sorted([("eve", "c"), *((user, "c") for user in people)])
+    assert [names(engine, user) for user in (*people, "eve")] == [[]] * 101
+
+
+def test_what_held_within_a_second_ends_with_it() -> None:
+    """Between two looks a constraint was another: who was looked at then is looked at again."""
+    engine = make_engine()
+    within = Constraint(
+        lambda _s, e, _r: e["time"].microsecond > 0, membership=True, timed=True, common=True
+    )
+    rule = ActivationRule("r", "staff", (), (), (within,))
+    engine.replace(Program({"staff": RoleShape()}, (rule,)))
+    engine.open("ann", "c", None)
+    engine.advance(20_000)
+    assert names(engine) == []
+    engine.advance(21_000)
+    assert names(engine) == []
+    engine.advance(21_500)
+    engine.open("bob", "c", None)
+    assert names(engine, "bob") == ["staff"]
+    engine.advance(22_000)
+    assert ("bob", "c") in engine.stale()
+    assert names(engine, "bob") == []
+    engine.advance(23_000)
+    assert engine.stale() == []
+
+
 def test_a_choice_limits_what_counts_and_solves_exclusions() -> None:
     engine = make_engine()
     engine.assign("ann", ("auditor",))

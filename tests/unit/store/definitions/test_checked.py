@@ -100,3 +100,30 @@ def test_a_rollback_does_not_undo_what_commands_did(database: Database) -> None:
     assert StateLog.read(change.after.documents[STATE].body) == logs[1]
     named = checked.rollback(1, keys=[STATE], actor="test")
     assert StateLog.read(named.after.documents[STATE].body) == logs[0]
+
+
+def test_nothing_is_stored_by_which_somebody_has_too_many_roles(database: Database) -> None:
+    checked = CheckedDefinitions(Definitions(database))
+    every_pair = {
+        "role": "pair(x, y)",
+        "requires": [{"appointment": "a(x)"}, {"appointment": "b(y)"}],
+    }
+    checked.apply(
+        [
+            Document("role", "pair", {"parameters": ["x", "y"]}),
+            Document("activation-rule", "pairs", every_pair),
+        ],
+        actor="test",
+    )
+    many = [
+        Document("appointment", f"{of}{at}", {"credential": f'{of}("{at}")', "holder": "user:ann"})
+        for of in "ab"
+        for at in range(200)
+    ]
+    with pytest.raises(InvalidError, match="problem") as caught:
+        checked.apply(many, actor="test")
+    assert "role pair: more than 20000" in str(caught.value)
+    assert not any(key.kind == "appointment" for key in checked.current()[0].documents)
+    checked.apply(many[:210], actor="test")
+    # Deleting is never refused: it takes roles away.
+    checked.delete([many[0].key], actor="test")

@@ -17,7 +17,7 @@ from penstock.store.detection.journal import (
     DetectionStore,
     JournalBatch,
     LeaseLostError,
-    find_detector,
+    find_leader,
 )
 from penstock.store.detection.situations import REQUEST_LIFE, Situations
 from penstock.store.detection.tables import Cause, State, as_stored
@@ -84,7 +84,7 @@ def test_only_one_detects_and_who_was_too_slow_writes_nothing(
     assert second.load() == (None, 1, [b"one"])
     second.release()
     assert first.acquire().holder == first.holder
-    found = find_detector(database)
+    found = find_leader(database)
     assert found is not None
     assert found.place == "a"
 

@@ -211,13 +211,29 @@ def load_outcome(folder: Path, report: Report) -> StepOutcome:
 
 def save_opted_out(folder: Path, refusing: frozenset[str]) -> None:
     """Write who is to be forgotten, of those that are held back."""
-    numbers = sorted({number_of(mark) for mark in refusing})
-    _write(folder / "forget", pa.table({SUBJECT: pa.array(numbers, pa.int64())}))
+    _write_people(folder / "forget", {number_of(mark) for mark in refusing})
 
 
 def load_opted_out(folder: Path) -> Integers:
     """Read who is to be forgotten."""
-    path = folder / "forget"
+    return _read_people(folder / "forget")
+
+
+def save_erased(folder: Path, people: Iterable[int]) -> None:
+    """Write who is erased: forgotten of what is held now, and not of what comes."""
+    _write_people(folder / "erased", people)
+
+
+def load_erased(folder: Path) -> Integers:
+    """Read who is erased."""
+    return _read_people(folder / "erased")
+
+
+def _write_people(path: Path, numbers: Iterable[int]) -> None:
+    _write(path, pa.table({SUBJECT: pa.array(sorted(set(numbers)), pa.int64())}))
+
+
+def _read_people(path: Path) -> Integers:
     if not path.exists():
         return np.empty(0, dtype=np.int64)
     found: Integers = _read(path)[SUBJECT].to_numpy()

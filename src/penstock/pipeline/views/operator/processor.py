@@ -24,11 +24,12 @@ from penstock.errors import PenstockError
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.stateful import StatefulStep, split_off
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
-from penstock.pipeline.records.opt_outs import REFUSED
+from penstock.pipeline.records.opt_outs import ERASED, REFUSED
 from penstock.pipeline.views.operator.commands import (
     FLUSH,
     Command,
     CommandFolder,
+    load_erased,
     load_opted_out,
     load_rows,
     save_outcome,
@@ -74,7 +75,7 @@ class StepProcessor(StatefulProcessor):
         schema = arrow_schema(blueprint.plan.middle, OFFSET, PERSON, TIME, SUBJECT)
         rows, refused = load_rows(folder, command.files, schema)
         opted_out = load_opted_out(folder)
-        forgotten = step.forget(opted_out, REFUSED)
+        forgotten = step.forget(opted_out, REFUSED) + step.forget(load_erased(folder), ERASED)
         read = rows.num_rows + refused.num_rows
         # Who opted out since the rows were written: a kill came between.
         rows, late = split_off(rows, opted_out, REFUSED)

@@ -1,0 +1,158 @@
+"""What the parts measure: their metrics, read where somebody looks, and rates between two looks.
+
+    monitor address ─▶ one page of all parts ─▶ samples ─▶ sums by name and labels ─▶ rates
+
+Rules that hold here:
+- However many look, the metrics are read once a second at most, and by one at a time: a console
+  that nobody looks at reads nothing, and a hundred cost the gateway no more than one.
+- Where `penstock up` does not run, the parts are asked one by one at the ports of the settings.
+- What cannot be read is said to be unknown, never 0.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.config import Config
+
+_SECONDS: Final = 1.0
+_TIMEOUT: Final = 2.0
+_SIZE_LIMIT: Final = 8 << 20
+_KEPT: Final = 120
+_SPAN: Final = 10.0
+"""Over how many seconds rates are taken."""
+_OK: Final = 200
+
+Labels = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All samples of one moment."""
+
+    at: float
+    samples: Mapping[str, Mapping[Labels, float]] = field(default_factory=dict)
+
+    def total(self, name: str, **labels: str) -> float | None:
+        """Return the sum of a metric over what is not named; None where nobody measures it."""
+        found = self.samples.get(name)
+        if found is None:
+            return None
+        wanted = set(labels.items())
+        return sum(value for held, value in found.items() if wanted <= held)
+
+    def by(self, name: str, label: str, **labels: str) -> dict[str, float]:
+        """Return the sums of a metric by the values of one label."""
+        wanted, sums = set(labels.items()), dict[str, float]()
+        for held, value in self.samples.get(name, {}).items():
+            if wanted <= held:
+                word = dict(held).get(label, "")
+                sums[word] = sums.get(word, 0.0) + value
+        return sums
+
+
+class Figures:
+    """The metrics of an installation, as far as they are asked for."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._read: deque[Reading] = deque(maxlen=_KEPT)
+        self._asked = float("-inf")
+        self.reached = False
+        """Whether anybody answered when it was asked last."""
+
+    def latest(self) -> Reading:
+        """Return the samples of now, read anew where the last are old."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._asked >= _SECONDS or not self._read:
+                self._asked = now
+                pages = list(self._ask())
+                self.reached = bool(pages)
+                self._read.append(Reading(now, _add_up(pages)))
+            return self._read[-1]
+
+    def rate(self, name: str, **labels: str) -> float | None:
+        """Return how much a counter grows per second; None where it is not known."""
+        last = self.latest()
+        with self._lock:
+            earlier = next((it for it in self._read if last.at - it.at <= _SPAN), last)
+        now, then = last.total(name, **labels), earlier.total(name, **labels)
+        if now is None or then is None or last.at <= earlier.at or now < then:
+            return None
+        return (now - then) / (last.at - earlier.at)
+
+    def course(self, name: str, **labels: str) -> list[float]:
+        """Return how much a counter grew per second, look by look."""
+        with self._lock:
+            kept = list(self._read)
+        found = []
+        for before, after in itertools.pairwise(kept):
+            then, now = before.total(name, **labels), after.total(name, **labels)
+            if then is not None and now is not None and now >= then:
+                found.append((now - then) / (after.at - before.at))
+        return found
+
+    def _ask(self) -> Iterator[str]:
+        config = self._config
+        if not config.monitor.enabled:
+            return
+        host = config.monitor.host
+        whole = _fetch(host, config.monitor.port)
+        if whole is not None:
+            yield whole
+            return
+        first = config.gateway.monitor_port
+        gateways = range(first, first + config.gateway.workers) if first else ()
+        others = (
+            config.pipeline.monitor_port,
+            config.kafka.monitor_port,
+            config.rights.monitor_port,
+            config.server.monitor_port,
+        )
+        for port in (*gateways, *others):
+            page = _fetch(host, port)
+            if page is not None:
+                yield page
+
+
+def _fetch(host: str, port: int) -> str | None:
+    if not port:
+        return None
+    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT)
+    try:
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        content = answer.read(_SIZE_LIMIT + 1)
+        if answer.status != _OK or len(content) > _SIZE_LIMIT:
+            return None
+        return content.decode()
+    except (OSError, http.client.HTTPException, UnicodeDecodeError):
+        return None
+    finally:
+        connection.close()
+
+
+def _add_up(pages: Iterable[str]) -> dict[str, dict[Labels, float]]:
+    found: dict[str, dict[Labels, float]] = {}
+    for page in pages:
+        try:
+            families = list(text_string_to_metric_families(page))
+        except ValueError:
+            continue
+        for family in families:
+            for sample in family.samples:
+                labels = frozenset((k, v) for k, v in sample.labels.items() if k != "process")
+                held = found.setdefault(sample.name, {})
+                held[labels] = held.get(labels, 0.0) + sample.value
+    return found

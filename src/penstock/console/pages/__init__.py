@@ -1,0 +1,8 @@
+"""The rooms of the console, one module each; a new room is a new entry of `ROOMS`."""
+
+from typing import Final
+
+from penstock.console.pages import guide, overview
+from penstock.console.rooms import Room
+
+ROOMS: Final[tuple[Room, ...]] = (overview.ROOM, guide.ROOM)
