@@ -94,11 +94,11 @@ def police(
     request: pytest.FixtureRequest, mosquitto: MosquittoServer, tmp_path: Path
 ) -> Iterator[Police]:
     with ExitStack() as stack:
-        domains = [
+        pito, met, charge = domains = [
             Domain(folder, stack.enter_context(run_gateway(folder, mosquitto.port)))
             for folder in (tmp_path / "pito", tmp_path / "met", tmp_path / "charge")
         ]
-        made = Police(*domains, mosquitto, tmp_path)
+        made = Police(pito, met, charge, mosquitto, tmp_path)
         sighting, stream = str(tmp_path / "sighting.yaml"), tmp_path / "stream.yaml"
         stream.write_text(STREAM.format(sealed=request.param))
         made.pito.run(
