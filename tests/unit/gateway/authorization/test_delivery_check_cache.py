@@ -84,6 +84,7 @@ def test_long_property_lists_are_not_kept() -> None:
 
 def test_many_topics_push_out_what_was_kept() -> None:
     check = Mock()
+    check.open.side_effect = lambda packet: packet
     check.decide.side_effect = lambda _, packet: PASSES if len(packet.topic) % 2 else DENIED
     cache = DecisionCache(check)
     for number in range(10_000):
