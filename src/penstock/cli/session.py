@@ -96,6 +96,17 @@ def believe_appointments(config: Config) -> Trust:
     return trust_keys(load)
 
 
+def read_home(config: Config) -> Callable[[], str]:
+    """Return what tells the public key of this domain; it is made where there is none."""
+
+    def read() -> str:
+        from penstock.trust.keys import open_key
+
+        return open_key(config.trust.key).key
+
+    return read
+
+
 @contextmanager
 def open_definitions() -> Iterator[CheckedDefinitions]:
     """Open the definitions of this installation, to read what they mean."""

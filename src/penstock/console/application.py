@@ -254,6 +254,8 @@ class Application:
             if isinstance(made, Again):
                 return self._renderer.again(request, visit, room, made)
             if isinstance(made, Response):
+                if isinstance(made, StreamingResponse):
+                    request.scope["state"]["connection"].keep_open()
                 return made
             assert isinstance(made, Done)  # noqa: S101 - what actions return
             if made.said:

@@ -32,6 +32,7 @@ from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.access.principals import Principal
 from penstock.policy.access.rules import Policy
 from penstock.policy.authorizer import Authorizer
+from penstock.policy.capabilities import CapabilityBook
 from penstock.policy.consent.data_subjects import DataSubjects
 from penstock.policy.consent.prohibitions import NOBODY, OptOutIndex, Prohibitions
 from penstock.policy.interaction import InteractionEngine
@@ -84,6 +85,7 @@ def authorizer_of(
     opt_outs: OptOutIndex = NOBODY,
     roles: RoleContext | None = None,
     read_key: Callable[[], bytes] | None = None,
+    home: Callable[[], str] | None = None,
 ) -> Authorizer:
     """Make what decides as a gateway with these settings and these opt-outs does."""
     return make_authorizer(
@@ -94,6 +96,7 @@ def authorizer_of(
         opt_outs=opt_outs,
         roles=roles or RoleContext(place=gateway.place),
         read_key=read_key,
+        home=home,
     )
 
 
@@ -106,6 +109,7 @@ def make_authorizer(
     opt_outs: OptOutIndex = NOBODY,
     roles: RoleContext | None = None,
     read_key: Callable[[], bytes] | None = None,
+    home: Callable[[], str] | None = None,
 ) -> Authorizer:
     """Make what decides under a set of definitions; roles are those of now, or as given."""
     declared_settings = definitions.get(kinds.PurposeSettings, "default")
@@ -142,7 +146,22 @@ def make_authorizer(
         keeps_out,
         Prohibitions(subjects, opt_outs),
         make_interaction(definitions, read_key),
+        capabilities=make_capabilities(definitions, home),
     )
+
+
+def make_capabilities(
+    definitions: DefinitionSet, home: Callable[[], str] | None = None
+) -> CapabilityBook:
+    """Make what asks for the say of other domains; who knows none of their types loads no keys.
+
+    `home` returns the key of this domain. Where nobody knows it, all types are of others.
+    """
+    if not any(key.kind == kinds.EventType.kind for key in definitions.definitions):
+        return CapabilityBook()
+    compile_book = load_check("trust_checks:compile_capabilities")
+    made: CapabilityBook = compile_book(definitions.definitions, home() if home else "")
+    return made
 
 
 def make_interaction(

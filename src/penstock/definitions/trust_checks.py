@@ -10,14 +10,16 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from penstock.errors import PenstockError, Problem
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Document, Key
+from penstock.policy.capabilities import CapabilityBook, ForeignType, HeldCapability
 from penstock.trust import capabilities
-from penstock.trust.capabilities import RevocationList, Revocations
+from penstock.trust.capabilities import Capability, RevocationList, Revocations
 from penstock.trust.event_types import TypeRegistry, object_to_times
 from penstock.trust.keys import TrustError
 
@@ -97,6 +99,47 @@ def collect_revocations(documents: Mapping[Key, Document]) -> Revocations:
             except (ValueError, TrustError):
                 continue
     return found
+
+
+_read_known = lru_cache(maxsize=4096)(capabilities.read)
+
+
+def compile_capabilities(definitions: Mapping[Key, Definition], home: str) -> CapabilityBook:
+    """Return what users of this domain may do with the types of others; `home` is its key."""
+    found = [definitions[key] for key in sorted(definitions)]
+    types = {it.name: it for it in found if isinstance(it, kinds.EventType)}
+    streams = [
+        (it, ForeignType(types[it.event_type].issuer, types[it.event_type].label))
+        for it in found
+        if isinstance(it, kinds.Stream)
+        and it.event_type is not None
+        and types[it.event_type].issuer != home
+    ]
+    revocations = Revocations(read_list(it) for it in found if isinstance(it, kinds.RevocationList))
+    held = [
+        _hold(it.name, _read_known(it.token), revocations, home)
+        for it in found
+        if isinstance(it, kinds.Capability)
+    ]
+    return CapabilityBook(streams, (it for it in held if it is not None))
+
+
+def _hold(
+    name: str, found: Capability, revocations: Revocations, home: str
+) -> HeldCapability | None:
+    """Return a capability of a user of ours; None: it is of a domain, or of another's user."""
+    kind, _, user = found.holder.partition(":")
+    if kind != "user" or found.issuer != home:
+        return None
+    return HeldCapability(
+        name,
+        user,
+        found.owner,
+        found.grants,
+        found.valid_from,
+        found.holds_until(revocations),
+        found.revoked(revocations),
+    )
 
 
 def admit(documents: Sequence[Document], held: Mapping[Key, Document], now: float) -> list[Problem]:

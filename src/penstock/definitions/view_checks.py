@@ -67,6 +67,10 @@ def check_views(views: Iterable[kinds.View], definitions: Definitions) -> Iterat
         if stream is None:  # a dangling reference, which is told elsewhere
             read_steps(view, problems)
         else:
+            if view.encoding == "avro" and (stream.source is None or stream.source.kafka is None):
+                message = "Avro topics are at Kafka, and the stream is not"
+                fix = "set source: kafka of the stream, or format: avro for files"
+                problems.append(Problem("encoding", message, fix))
             plan = find_plan(view, stream, hierarchies, problems)
             if plan is not None:
                 problems += check_grouping_risks(

@@ -3,8 +3,8 @@
     request ─▶ users ─▶ broker topics ─▶ subscription ─▶ declared purposes ─▶ claims ─┐
                              │ a write                                   reservations ◀─┘
                              ▼                                                 ▼
-    decision ◀── interaction ◀── policies, preferences, ◀── consent ◀── purposes of the message
-                                 emergencies
+    decision ◀── interaction ◀── capabilities ◀── policies, preferences, ◀── consent ◀── purposes of
+                                                  emergencies                            the message
 
 Gateway, command line, demonstrations and, later, console and views ask it and nothing else.
 
@@ -21,10 +21,12 @@ Rules that hold here:
 - Consent is a part behind the purposes: what the data subject opted out of. No policy and no
   emergency grants against it, as none grants against a purpose.
 - Roles are no part: they are who asks (`access.principals`), and so count in every part.
+- Capabilities take away, too: what another domain's types are asks for the say of their owner,
+  whatever is allowed at home. What they leave out is left out before transformations look.
 - Interaction rules come last: restrictions take away from what all others allow, and what
   transformations do to a message goes along with the decision of the part before.
 - A new kind of rule is a new part in `_compose`, nowhere else. A part is a class with
-  `decide` and `explain` beside those below, and members of `Part`.
+  `decide` and `explain` beside those in `parts`, and members of `Part`.
 - No I/O, no clock: environment and situations come with the request.
 - The content filter of a subscription is no part, and comes behind all: it narrows what they
   allow, by what the reader gets to see, transformed where that is to be.
@@ -34,43 +36,46 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from penstock.errors import quote
 from penstock.policy.access.emergencies import Situations
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import DEFAULT
 from penstock.policy.access.principals import Action
-from penstock.policy.access.rules import ADMINISTER, MARK, MONITOR, BrokerTopics
+from penstock.policy.access.rules import BrokerTopics
+from penstock.policy.capabilities import CapabilityBook, CapabilityPart
 from penstock.policy.consent.prohibitions import Prohibitions
-from penstock.policy.decision import Considered, Decision, Depends, Explanation, Part
+from penstock.policy.decision import (
+    Decision,
+    Depends,
+    Explanation,
+    Part,
+    Reshaping,
+)
 from penstock.policy.events.advertisements import PublicationPart
 from penstock.policy.events.content import ContentFilter, ContentFilters
 from penstock.policy.interaction import InteractionEngine, InteractionPart
+from penstock.policy.parts import (
+    AccessPart,
+    BrokerTopicPart,
+    ConsentPart,
+    KeepsOut,
+    PurposePart,
+    UserPart,
+)
 from penstock.policy.purposes.engine import PurposeEngine
-from penstock.policy.purposes.explanations import explain_message, explain_topic, name_subscription
 from penstock.policy.purposes.rights import (
-    UNCLAIMED,
-    UNDECLARED,
     DeclaredPurposes,
     PurposeClaims,
 )
 from penstock.policy.purposes.subscriptions import Content
 from penstock.policy.request import AccessRequest
 
-KeepsOut = Callable[[str | None], bool]
-"""Says of a user whether they may not connect."""
-BLOCKED: Final = "blocked user"
-"""The rule that denies everything to who may not connect."""
-CONSENT: Final = "consent"
-"""The rule that allows where somebody opted out, and not the data subject."""
 UNMATCHED: Final = "content filter"
 """The rule that denies what a subscription did not ask for."""
-UNSTAMPED: Final = "unstamped"
-"""The rule that denies a message of which nobody knows who published it."""
 
 
 class Authorizer:
@@ -83,6 +88,7 @@ class Authorizer:
         "_parts",
         "access",
         "broker_topics",
+        "capabilities",
         "claims",
         "consent",
         "contents",
@@ -103,7 +109,9 @@ class Authorizer:
         interaction: InteractionEngine | None = None,
         *,
         contents: ContentFilters | None = None,
+        capabilities: CapabilityBook | None = None,
     ) -> None:
+        self.capabilities = capabilities or CapabilityBook()
         self.consent = consent or Prohibitions()
         self.interaction = interaction or InteractionEngine()
         self.contents = contents if contents is not None else ContentFilters()
@@ -112,16 +120,17 @@ class Authorizer:
         self.access = access
         self.claims = claims
         self.broker_topics = broker_topics
-        self._broker_part = _BrokerTopicPart(broker_topics, access)
-        self._limitation = _PurposePart(purposes, declared, access, claims)
+        self._broker_part = BrokerTopicPart(broker_topics, access)
+        self._limitation = PurposePart(purposes, declared, access, claims)
         self._parts = _compose(
-            _UserPart(keeps_out),
+            UserPart(keeps_out),
             self._broker_part,
             self._limitation,
-            _ConsentPart(self.consent),
+            ConsentPart(self.consent),
             access,
             self.interaction,
             PublicationPart(self.contents.types),
+            self.capabilities,
         )
         # Looked up once: the lookups would cost as much as a part does.
         self._checks = {
@@ -138,11 +147,11 @@ class Authorizer:
             if not decision.allowed:
                 return decision
             if decided is not None:
-                if decision.part is _INTERACTION:
+                if decision.part in _NARROWING:
                     # It grants nothing: who did is to be told.
                     decision = replace(
                         decided,
-                        reshaping=decision.reshaping,
+                        reshaping=self._join(decided.reshaping, decision.reshaping),
                         depends=decision.depends | decided.depends,
                     )
                 elif decided.depends:
@@ -155,6 +164,12 @@ class Authorizer:
         if not self.matches(held.content, request.message):
             return _UNMATCHED
         return replace(decided, depends=decided.depends | Depends.MESSAGE)
+
+    def _join(self, first: Reshaping | None, second: Reshaping | None) -> Reshaping | None:
+        """Return what carries out two reshapings, as far as there are two."""
+        if first is None or second is None:
+            return first or second
+        return self.capabilities.join(first, second)
 
     def matches(self, content: Content, message: Message | None) -> bool:
         """Tell whether a message is what a content filter is for.
@@ -176,7 +191,7 @@ class Authorizer:
             )
         if self.authorize(request).part is Part.CONTENT:
             told.append(_OTHER_EVENT)
-        granting = (it for it in reversed(told) if it.part is not _INTERACTION)
+        granting = (it for it in reversed(told) if it.part not in _NARROWING)
         deciding = next((it for it in told if not it.allowed), None)
         if deciding is None:
             deciding = next(granting, told[-1])
@@ -227,7 +242,7 @@ class Authorizer:
 
         Policies are not looked at: a refusal stays cheap, and none of them is named for it.
         """
-        later = (_AccessPart, InteractionPart)
+        later = (AccessPart, CapabilityPart, InteractionPart)
         parts = (it for it in self._parts["read"] if not isinstance(it, later))
         told = (it for part in parts for it in part.explain(request))
         return next((it.rule for it in told if not it.allowed), "")
@@ -242,18 +257,23 @@ class _AuthorizerPart(Protocol):
 
 
 def _compose(
-    by_user: _UserPart,
-    by_broker: _BrokerTopicPart,
-    limitation: _PurposePart,
-    by_consent: _ConsentPart,
+    by_user: UserPart,
+    by_broker: BrokerTopicPart,
+    limitation: PurposePart,
+    by_consent: ConsentPart,
     access: AccessEngine,
     interaction: InteractionEngine,
     by_type: PublicationPart,
+    capabilities: CapabilityBook,
 ) -> Mapping[Action, tuple[_AuthorizerPart, ...]]:
     """Put the parts in their order; the place for each further kind of rule."""
-    by_access = _AccessPart(access)
+    by_access = AccessPart(access)
     # Where nobody has such rules they cost nothing.
-    last = (InteractionPart(interaction, access),) if interaction.in_use else ()
+    last: tuple[_AuthorizerPart, ...] = ()
+    if capabilities.in_use:
+        last = (CapabilityPart(capabilities),)
+    if interaction.in_use:
+        last = (*last, InteractionPart(interaction, access))
     return {
         "read": (by_user, by_broker, limitation, by_consent, by_access, *last),
         # Who may not write here learns neither of types nor of domains.
@@ -261,20 +281,9 @@ def _compose(
     }
 
 
-_INTERACTION: Final = Part.INTERACTION
+_NARROWING: Final = frozenset({Part.CAPABILITIES, Part.INTERACTION})
+"""The parts that only take away from what others allow."""
 _UNOPPOSED: Final = Decision(allowed=True, rule=DEFAULT)
-_KEPT_OUT: Final = Decision(allowed=False, rule=BLOCKED, part=Part.USERS)
-_ENTITLED: Final = Decision(allowed=True, rule="", part=Part.BROKER_TOPICS)
-_UNMONITORED: Final = Decision(allowed=False, rule=MONITOR, part=Part.BROKER_TOPICS)
-_NO_ADMINISTRATOR: Final = Decision(allowed=False, rule=ADMINISTER, part=Part.BROKER_TOPICS)
-_PAUSED: Final = Decision(allowed=False, rule="", part=Part.SUBSCRIPTION)
-_UNDECLARED: Final = Decision(allowed=False, rule=UNDECLARED, part=Part.DECLARED_PURPOSES)
-_UNCLAIMED: Final = Decision(allowed=False, rule=UNCLAIMED, part=Part.CLAIMS)
-_RESERVED: Final = Decision(allowed=False, rule="", part=Part.RESERVATIONS)
-_COMPATIBLE: Final = Decision(allowed=True, rule="", part=Part.RESERVATIONS)
-_NARROWED: Final = Decision(allowed=False, rule="", part=Part.MESSAGE_PURPOSES)
-_CONSENTED: Final = Decision(allowed=True, rule="", part=Part.CONSENT)
-_CONSENTED_ONCE: Final = replace(_CONSENTED, depends=Depends.MESSAGE)
 _UNMATCHED: Final = Decision(
     allowed=False, rule=UNMATCHED, depends=Depends.MESSAGE, part=Part.CONTENT
 )
@@ -284,211 +293,3 @@ _OTHER_EVENT: Final = Explanation(
     reason="the event is none that the subscription is for",
     part=Part.CONTENT,
 )
-_UNSTAMPED: Final = Decision(allowed=False, rule=UNSTAMPED, part=Part.PREFERENCES)
-
-
-class _UserPart:
-    """Users that may not connect at all."""
-
-    __slots__ = ("_keeps_out",)
-
-    def __init__(self, keeps_out: KeepsOut) -> None:
-        self._keeps_out = keeps_out
-
-    def decide(self, request: AccessRequest) -> Decision | None:
-        return _KEPT_OUT if self._keeps_out(request.user) else None
-
-    def explain(self, request: AccessRequest) -> Iterator[Explanation]:
-        if self._keeps_out(request.user):
-            reason = "the user is blocked, or not defined where users have to be"
-            yield Explanation(allowed=False, rule=BLOCKED, reason=reason, part=Part.USERS)
-
-
-class _BrokerTopicPart:
-    """The broker's own topics."""
-
-    __slots__ = ("_access", "_topics")
-
-    def __init__(self, topics: BrokerTopics, access: AccessEngine) -> None:
-        self._topics = topics
-        self._access = access
-
-    def decide(self, request: AccessRequest) -> Decision | None:
-        if request.topic[0] != MARK:
-            return None
-        if self._topics.admits(self._subjects(request), request.action, request.topic):
-            return _ENTITLED
-        return _UNMONITORED if request.action == "read" else _NO_ADMINISTRATOR
-
-    def explain(self, request: AccessRequest) -> Iterator[Explanation]:
-        if request.topic[0] == MARK:
-            yield self._topics.explain(self._subjects(request), request.action, request.topic)
-
-    def lets_read(self, user: str | None, client: str | None, filter_: str) -> bool:
-        return filter_[0] != MARK or self._topics.admits(
-            self._access.principal(user, client).subjects, "read", filter_
-        )
-
-    def _subjects(self, request: AccessRequest) -> Collection[str]:
-        return self._access.principal(request.user, request.client, request.attributes).subjects
-
-
-class _PurposePart:
-    """Purpose limitation, from the subscription to the purposes that the message carries."""
-
-    __slots__ = ("_access", "_claims", "_declared", "_purposes")
-
-    def __init__(
-        self,
-        purposes: PurposeEngine,
-        declared: DeclaredPurposes,
-        access: AccessEngine,
-        claims: PurposeClaims,
-    ) -> None:
-        self._purposes = purposes
-        self._declared = declared
-        self._access = access
-        self._claims = claims
-
-    # One function on purpose: on the way of every uncached delivery calls cost more than they tidy.
-    def decide(self, request: AccessRequest) -> Decision | None:
-        purpose, held = request.purpose, request.subscription
-        if held is not None and not held.active:
-            return _PAUSED
-        if not self._declared.admits(purpose):
-            return _UNDECLARED
-        if self._purposes.settings.claims_need_right and not self.lets_claim(
-            request.user, request.client, purpose, request.attributes
-        ):
-            return _UNCLAIMED
-        if held is not None:
-            allowed = self._purposes.permits(held, request.topic)
-        else:
-            allowed = self._purposes.decide(request.topic, purpose)
-        if not allowed:
-            return _RESERVED
-        own = request.message_purposes
-        return _COMPATIBLE if own is None or own.admits(purpose) else _NARROWED
-
-    def explain(self, request: AccessRequest) -> Iterator[Explanation]:
-        purpose, held = request.purpose, request.subscription
-        if held is not None and not held.active:
-            yield Explanation(
-                allowed=False,
-                rule=name_subscription(held),
-                reason=f"it is paused: reservations forbid topics of {quote(held.filter)}",
-                part=Part.SUBSCRIPTION,
-            )
-        yield from self.explain_claim(request.user, request.client, purpose, request.attributes)
-        yield explain_topic(self._purposes.reservations, request.topic, purpose)
-        if request.message_purposes is not None:
-            yield explain_message(purpose, request.message_purposes)
-
-    def lets_claim(
-        self,
-        user: str | None,
-        client: str | None,
-        purpose: str | None,
-        attributes: Mapping[str, Any] | None = None,
-    ) -> bool:
-        """Tell whether somebody has the right to a purpose, where one is asked for."""
-        if purpose is None or not self._purposes.settings.claims_need_right:
-            return True
-        return self._claims.admits(
-            self._access.principal(user, client, attributes).subjects, purpose
-        )
-
-    def explain_claim(
-        self,
-        user: str | None,
-        client: str | None,
-        purpose: str | None,
-        attributes: Mapping[str, Any] | None = None,
-    ) -> Iterator[Explanation]:
-        """Explain whether a purpose may be used, and by them, as far as anything asks for that."""
-        if reason := self._declared.object_to(purpose):
-            yield Explanation(
-                allowed=False, rule=UNDECLARED, reason=reason, part=Part.DECLARED_PURPOSES
-            )
-        if purpose is not None and self._purposes.settings.claims_need_right:
-            principal = self._access.principal(user, client, attributes)
-            yield self._claims.explain(principal.subjects, purpose)
-
-
-class _ConsentPart:
-    """What the people opted out of whom messages are about."""
-
-    __slots__ = ("_prohibitions",)
-
-    def __init__(self, prohibitions: Prohibitions) -> None:
-        self._prohibitions = prohibitions
-
-    def decide(self, request: AccessRequest) -> Decision | None:
-        found = self._prohibitions.examine(request.topic, request.purpose, request.message)
-        if found is None:
-            return None
-        if not found.rule:
-            return _CONSENTED if found.lasting else _CONSENTED_ONCE
-        depends = Depends.NOTHING if found.lasting else Depends.MESSAGE
-        return Decision(allowed=False, rule=found.rule, depends=depends, part=Part.CONSENT)
-
-    def explain(self, request: AccessRequest) -> Iterator[Explanation]:
-        purpose = request.purpose
-        found = self._prohibitions.examine(request.topic, purpose, request.message)
-        if found is not None:
-            asked = f"purpose {purpose}" if purpose else "no purpose, which any opt-out excludes"
-            yield Explanation(
-                allowed=not found.rule,
-                rule=found.rule or CONSENT,
-                reason=f"{found.reason} ({asked})",
-                part=Part.CONSENT,
-            )
-
-
-class _AccessPart:
-    """Policies, preferences and emergencies."""
-
-    __slots__ = ("_access",)
-
-    def __init__(self, access: AccessEngine) -> None:
-        self._access = access
-
-    def decide(self, request: AccessRequest) -> Decision | None:
-        access = self._access
-        if not access.decides[request.action]:
-            return None
-        if request.message is None:
-            return _UNSTAMPED
-        principal = access.principal(request.user, request.client, request.attributes)
-        return access.decide(
-            request.action,
-            principal,
-            request.message,
-            request.e,
-            request.situations,
-        )
-
-    def explain(self, request: AccessRequest) -> Iterator[Explanation]:
-        access = self._access
-        if not access.decides[request.action]:
-            return
-        if request.message is None:
-            reason = "nobody knows who published it, and there are preferences"
-            yield Explanation(allowed=False, rule=UNSTAMPED, reason=reason, part=Part.PREFERENCES)
-            return
-        principal = access.principal(request.user, request.client, request.attributes)
-        told = access.explain(
-            request.action,
-            principal,
-            request.message,
-            request.e,
-            request.situations,
-        )
-        if request.user is None and request.client is not None:
-            told = replace(told, considered=(_unproven(request.client), *told.considered))
-        yield told
-
-
-def _unproven(client: str) -> Considered:
-    why = "without a user it counts for nothing: anybody can choose a client identifier"
-    return Considered(f"client {client}", why)

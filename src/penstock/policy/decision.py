@@ -34,6 +34,7 @@ class Part(StrEnum):
     PREFERENCES = "preferences"
     EMERGENCIES = "emergencies"
     INTERACTION = "interaction"
+    CAPABILITIES = "capabilities"
     CONTENT = "content filter"
     EVENT_TYPES = "event types"
 

@@ -7,6 +7,8 @@
 Rules that hold here:
 - Restrictions only take away: all that mean who asks must let a message pass. Transformations
   that apply change it, in their order; one that cannot be told or cannot be carried out denies.
+- A rule for a role means whoever would have it, whatever roles a session chose, and those of whom
+  nobody can tell; exempt is who uses it.
 - Whom a rule exempts, and in which emergencies it does not hold, leaves it out; what cannot be
   told leaves nothing out. An emergency that a rule needs, and nobody knows of, denies.
 - Conditions see the message as it was published, whatever changes before them.
@@ -246,7 +248,7 @@ class InteractionEngine:
         if plan is None:
             if len(principal.plans) >= PLAN_LIMIT:
                 principal.plans.clear()
-            mine = [it for it in rules if it.subject in principal.subjects]
+            mine = [it for it in rules if principal.is_limited_by(it.subject)]
             plan = principal.plans[rules] = _Plan(mine, self._reshaping)
         try:
             decided: Decision = plan.decide(principal, seen, situations)
@@ -287,7 +289,7 @@ class InteractionEngine:
         """Return the restriction that does not permit a subscription now; None: none."""
         seen: Seen = (principal.attributes, {}, e, {})
         for rule in self._entrances:
-            if rule.subject not in principal.subjects or not covers(rule.filter, filter_):
+            if not principal.is_limited_by(rule.subject) or not covers(rule.filter, filter_):
                 continue
             try:
                 if rule.holds(principal, seen, situations) and not rule.admits(seen):
@@ -326,7 +328,7 @@ def _index(rules: Iterable[Rule]) -> TopicCache[tuple[Rule, ...]]:
 
 def _tell(rule: Rule, principal: Principal, seen: Seen, situations: Situations) -> str:
     """Say what a rule says on a message."""
-    if rule.subject not in principal.subjects:
+    if not principal.is_limited_by(rule.subject):
         return f"is for others: {rule.subject}"
     try:
         if not rule.holds(principal, seen, situations):

@@ -28,7 +28,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from penstock import __version__
-from penstock.components import COMPONENTS, find
+from penstock.components import COMPONENTS, Component, find
 from penstock.config import Config, KeyFile
 from penstock.config.catalogue import find_problem
 from penstock.errors import PenstockError, UnavailableError
@@ -50,6 +50,20 @@ TIME_ERROR = 5
 TIMEX_SIZE = 512
 
 
+CONSOLE_CLIENTS: Final = (
+    "read topics with Kafka's own client: kafka-console-consumer.sh --bootstrap-server HOST:PORT "
+    "--topic TOPIC --consumer.config FILE; docs/how-to/kafka-roles.md has the FILE"
+)
+_LIBRARY: Final = re.compile(r"librdkafka ([0-9]+)\.([0-9]+)\.([0-9]+)")
+_LEAST_LIBRARY: Final = (2, 6, 1)
+
+
+def is_too_old(kcat: Component) -> bool:
+    """Say whether brokers of Kafka 4 refuse the log-ins of a kcat."""
+    found = _LIBRARY.search(kcat.version or "")
+    return found is not None and tuple(map(int, found.groups())) < _LEAST_LIBRARY
+
+
 def check_programs(config: Config, parts: list[Part]) -> Iterator[Finding]:
     """Look at our own version, at Python, at packages and at programs."""
     yield Finding("versions", "penstock", Verdict.OK, __version__)
@@ -65,7 +79,7 @@ def check_programs(config: Config, parts: list[Part]) -> Iterator[Finding]:
     needed = {name for part in parts for name in part.needs}
     yield from _packages(config, needed)
     for name in COMPONENTS:
-        yield _component(name, needed=name in needed)
+        yield _component(name, needed=name in needed, at_kafka=config.kafka.bootstrap is not None)
 
 
 def packages_by_extra() -> dict[str, list[str]]:
@@ -120,10 +134,14 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _component(name: str, *, needed: bool) -> Finding:
+def _component(name: str, *, needed: bool, at_kafka: bool) -> Finding:
     found = find(name)
     if found.path is not None:
-        return Finding("programs", name, Verdict.OK, f"{found.version or '?'} ({found.path})")
+        told = f"{found.version or '?'} ({found.path})"
+        if name == "kcat" and at_kafka and is_too_old(found):
+            detail = f"{told}: too old to log in with SCRAM at Kafka 4"
+            return Finding("programs", name, Verdict.WARNING, detail, CONSOLE_CLIENTS)
+        return Finding("programs", name, Verdict.OK, told)
     verdict = Verdict.MISSING if needed else Verdict.WARNING
     return Finding("programs", name, verdict, f"not found; it is for {found.purpose}", found.fix)
 

@@ -178,31 +178,37 @@ class Capability:
 
     def object_to(self, now: float, revocations: Revocations) -> str | None:
         """Say why it does not hold at a time; None where it does."""
-        signers: list[str] = []
         for at, link in enumerate(self.links):
-            signers.append(link.signer)
             where = f"link {at + 1} of {len(self.links)}"
             if now < link.valid_from:
                 return f"{where} holds only from {write_time(link.valid_from)}"
             if now >= link.valid_until:
                 return f"{where} ended {write_time(link.valid_until)}"
-            for key in signers:
-                held = revocations.of(key)
-                if held is not None and link.id in held.revoked:
-                    return f"{where} was revoked by {fingerprint(key)}"
             if link.refresh:
                 last = revocations.of(link.signer)
                 if last is None or now >= last.issued + link.refresh:
                     return f"{where} was not refreshed for {link.refresh} s"
+        return self.revoked(revocations)
+
+    def revoked(self, revocations: Revocations) -> str | None:
+        """Say by whom a link of it was revoked, whatever the time; None: by nobody."""
+        signers: list[str] = []
+        for at, link in enumerate(self.links):
+            signers.append(link.signer)
+            for key in signers:
+                held = revocations.of(key)
+                if held is not None and link.id in held.revoked:
+                    where = f"link {at + 1} of {len(self.links)}"
+                    return f"{where} was revoked by {fingerprint(key)}"
         return None
 
     def holds_until(self, revocations: Revocations) -> int:
-        """Return when it ends at the latest if nothing is refreshed, in seconds since 1970."""
+        """Return when it ends at the latest if nothing more is refreshed; 0: it never was."""
         ends = [self.valid_until]
         for link in self.links:
             last = revocations.of(link.signer)
-            if link.refresh and last is not None:
-                ends.append(last.issued + link.refresh)
+            if link.refresh:
+                ends.append(last.issued + link.refresh if last is not None else 0)
         return min(ends)
 
 

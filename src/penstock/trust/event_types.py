@@ -47,6 +47,8 @@ class TypeRegistry:
 
     def __init__(self, types: Iterable[EventType] = ()) -> None:
         self._by_id: dict[str, EventType] = {}
+        self._believed: set[int] = set()
+        """Objects that were looked at with all behind them: once each, however many lead there."""
         for it in types:
             self._by_id.setdefault(type_id(it), it)
 
@@ -67,6 +69,8 @@ class TypeRegistry:
         return self._object_to(event_type, frozenset())
 
     def _object_to(self, event_type: EventType, behind: frozenset[str]) -> str | None:
+        if id(event_type) in self._believed:
+            return None
         own = type_id(event_type)
         if own in behind or len(behind) >= _DEPTH_LIMIT:
             return "it goes back to itself, or to too many others"
@@ -88,6 +92,8 @@ class TypeRegistry:
                 reason = error.message
             if reason is not None:
                 return reason
+        if self._by_id.get(own) is event_type:  # what is held here stays, and so does its `id`
+            self._believed.add(id(event_type))
         return None
 
     def _find_signer(self, event_type: EventType) -> str:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization as forms
@@ -114,6 +114,19 @@ class DomainKey:
                 fix="openssl genpkey -algorithm ed25519 makes one; a missing file is created",
             )
         return cls(private)
+
+
+class KeyStore(Protocol):
+    """Where a private key is kept: `penstock.config.secrets.KeyFile`, for one."""
+
+    def read_or_create(self, generate: Callable[[], bytes]) -> bytes:
+        """Return what is kept, made by `generate` where nothing is."""
+        ...
+
+
+def open_key(place: KeyStore) -> DomainKey:
+    """Return the key of a domain; make it where there is none yet."""
+    return DomainKey.parse(place.read_or_create(generate_pem), place)
 
 
 def generate_pem() -> bytes:

@@ -18,12 +18,14 @@ from penstock.model.document import Document, Key
 from penstock.mqtt import V3, Pubrel, RequestedSubscription, Will
 from penstock.mqtt.properties import Properties
 from tests.support.gateway.clients import Make, make_clients
+from tests.support.gateway.fixtures import run_both_ways
 from tests.support.gateway.harness import GatewayThread, run_gateway
 from tests.support.gateway.passwords import write_passwords
 from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
+pytest_generate_tests = run_both_ways
 
 
 @pytest.fixture(scope="module")

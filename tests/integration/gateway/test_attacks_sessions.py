@@ -24,12 +24,14 @@ from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
 from penstock.store.sessions import StoredSubscription
 from tests.support.gateway.clients import Make, make_clients
+from tests.support.gateway.fixtures import run_both_ways
 from tests.support.gateway.harness import GatewayThread, run_gateway
 from tests.support.gateway.passwords import write_passwords
 from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
+pytest_generate_tests = run_both_ways
 
 CLIENT_IDENTIFIER_NOT_VALID = 0x85
 NOT_AUTHORIZED = 0x87

@@ -14,13 +14,14 @@ import pytest
 from penstock.components import MosquittoServer
 from penstock.mqtt import V3, Will
 from tests.support.gateway.clients import VERSIONS, Make
-from tests.support.gateway.fixtures import BROKERS, AnyBroker
+from tests.support.gateway.fixtures import BROKERS, AnyBroker, run_both_ways
 from tests.support.gateway.harness import GatewayThread
 from tests.support.gateway.pair import wait_until
 from tests.support.gateway.raw import RawClient
 
 pytestmark = BROKERS
 pytest_plugins = ("tests.support.gateway.fixtures",)
+pytest_generate_tests = run_both_ways
 
 Named = tuple[int, ...]
 

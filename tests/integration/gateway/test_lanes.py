@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import signal
@@ -38,7 +39,13 @@ from penstock.telemetry.metrics import REGISTRY
 from tests.support.gateway.clients import VERSIONS, Make, make_clients
 from tests.support.gateway.definitions import apply
 from tests.support.gateway.fixtures import BROKERS, AnyBroker
-from tests.support.gateway.harness import GatewayThread, run_gateway, share, write_config
+from tests.support.gateway.harness import (
+    GatewayThread,
+    make_process,
+    run_gateway,
+    share,
+    write_config,
+)
 from tests.support.gateway.pair import wait_until
 from tests.support.gateway.raw import ClosedError, RawClient
 from tests.support.scale import scaled
@@ -696,3 +703,109 @@ def test_with_a_broker_that_keeps_nothing_clients_publish_by_themselves(tmp_path
                 client.publish("t", b"1")
                 assert reader.texts(1, quiet=0) == [("t", b"1")]
         assert not running.gateway.lanes.ready
+
+
+@pytest.mark.needs("mosquitto")
+def test_a_gateway_that_stood_still_passes_nothing_of_who_was_taken_over_meanwhile(
+    tmp_path: Path, mosquitto: MosquittoServer
+) -> None:
+    """It was taken for gone, and what clients sent it meanwhile is there before the takeover is."""
+    sections = share(tmp_path)
+    sections["store"]["lease"] = "600s"
+    with (
+        make_process(tmp_path / "1", mosquitto.port, {"lanes": 1}, **sections) as one,
+        run_gateway(tmp_path / "2", mosquitto.port, {"lanes": 1}, **sections) as two,
+        RawClient(two.port) as reader,
+    ):
+        reader.connect("reader")
+        reader.subscribe("t")
+        for _ in range(scaled(3)):
+            with RawClient(one.port) as old, RawClient(two.port) as new:
+                old.connect("moves")
+                old.publish("t", b"early")
+                assert reader.texts(1, quiet=0) == [("t", b"early")]
+                one.send_signal(signal.SIGSTOP)
+                try:
+                    assert not new.connect("moves").reason
+                    for _ in range(20):
+                        old.publish("t", b"late")
+                    new.publish("t", b"new")
+                finally:
+                    one.send_signal(signal.SIGCONT)
+                old.wait_closed()
+                new.publish("t", b"last")
+                new.settle()
+                reader.settle()
+                assert [it for _, it in reader.texts(quiet=0)] == [b"new", b"last"]
+
+
+SAID: dict[str, list[Any]] = {
+    "payload_format": [0, 1],
+    "message_expiry": [100, 0xFFFF_FFFF],
+    "content_type": ["", "t" * 300],
+    "correlation_data": [b"", b"c" * 300],
+    "user": [(("k", "v"), ("k", "w")), (("a" * 200, "b" * 3_000),)],
+}
+
+
+@pytest.mark.needs("mosquitto")
+def test_a_message_arrives_alike_over_a_lane_and_over_its_own_connection(
+    gateway: GatewayThread, make: Make, topic: str
+) -> None:
+    """Each combination of properties; who subscribes with No Local publishes by itself."""
+    reader, other, member = make(), make(), make()
+    reader.subscribe(topic, qos=0)
+    for it in (other, member):
+        it.subscribe(f"$share/group/{topic}", qos=0)
+    with RawClient(gateway.port) as laned, RawClient(gateway.port) as alone:
+        names = [f"{kind}-{uuid.uuid4().hex[:6]}" for kind in ("laned", "alone")]
+        laned.connect(names[0])
+        alone.connect(names[1])
+        alone.subscribe(RequestedSubscription("nothing", 0, no_local=True))
+        count = 0
+        for chosen in itertools.product(*([None, *values] for values in SAID.values())):
+            said = {name: it for name, it in zip(SAID, chosen, strict=True) if it is not None}
+            for client in (laned, alone):
+                client.publish(topic, b"%d" % count, retain=not count % 9, **said)
+            one, two = reader.messages(2, quiet=0)
+            assert (one.first, one.payload) == (two.first, two.payload) == (0x30, b"%d" % count)
+            assert one.properties.kept == two.properties.kept
+            assert {name: getattr(one.properties, name) for name in said} == said
+            count += 1
+        assert not _has_own(gateway, names[0])
+        assert gateway.do(lambda: gateway.gateway.clients[names[1]].lane is None)
+    shared = sorted(int(payload) for it in (other, member) for _, payload in it.texts())
+    assert shared == sorted([*range(count), *range(count)])
+
+
+BROKEN = {
+    "ill-formed topic": b"\x30\x05\x00\x03\xff\xfe\xfd",
+    "too long": b"\x30\xff\xff\xff\x7f",
+    "QoS 3": b"\x36\x05\x00\x01a\x00\x01",
+    "DUP at QoS 0": b"\x38\x04\x00\x01a\x00",
+    "wildcard": b"\x30\x04\x00\x01+\x00",
+    "no topic": b"\x30\x03\x00\x00\x00",
+    "properties cut off": b"\x30\x06\x00\x01a\x09\x01\x02",
+    "payload format 2": b"\x30\x06\x00\x01a\x02\x01\x02",
+    "subscription identifier": b"\x30\x06\x00\x01a\x02\x0b\x01",
+    "unknown alias": b"\x30\x06\x00\x00\x03\x23\x00\x07",
+}
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_malformed_packet_ends_its_client_and_neither_its_lane_nor_what_came_before(
+    gateway: GatewayThread, make: Make, topic: str, broken: str
+) -> None:
+    before = value("penstock_gateway_lanes_lost_total")
+    reader, steady = make(), make()
+    reader.subscribe(topic)
+    with RawClient(gateway.port) as client:
+        client.connect()
+        whole = Publish.of(topic, b"before").encode(V5)
+        client.send_bytes(whole + BROKEN[broken])
+        client.wait_closed()
+    steady.publish(topic, b"steady")
+    got = [payload for _, payload in reader.texts(2, quiet=0)]
+    assert sorted(got) == [b"before", b"steady"]
+    assert value("penstock_gateway_lanes_lost_total") == before

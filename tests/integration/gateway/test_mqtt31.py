@@ -9,12 +9,13 @@ from websockets.sync.client import connect as connect_websocket
 
 from penstock.mqtt import V3, Connect, Publish, Pubrec, ReasonCode, Will
 from tests.support.gateway.clients import Make
-from tests.support.gateway.fixtures import AnyBroker
+from tests.support.gateway.fixtures import AnyBroker, run_both_ways
 from tests.support.gateway.harness import GatewayThread, run_gateway
 from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
+pytest_generate_tests = run_both_ways
 
 
 class OldClient(RawClient):

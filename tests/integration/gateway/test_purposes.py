@@ -404,3 +404,16 @@ def test_a_takeover_keeps_the_purposes(make: Make, topic: str) -> None:
     admin.publish(topic, b"x", qos=1)
     assert second.texts(1) == [(topic, b"x")]
     assert first.texts() == []
+
+
+def test_a_presubscription_counts_from_the_next_subscribe_on(make: Make, topic: str) -> None:
+    name = f"plain-{topic.replace('/', '-')}"
+    admin, plain = make(), make(name, version=V3)
+    plain.subscribe(topic, qos=1)
+    admin.publish(f"!RESERVE/{topic}{{billing}}", qos=1)
+    assert not admin.publish(f"!PBAC/PRESUB/{name}/{topic}{{billing}}", qos=1).reason
+    admin.publish(topic, b"before", qos=1)
+    assert plain.texts() == []
+    assert plain.subscribe(topic, qos=1).reasons == (1,)
+    admin.publish(topic, b"after", qos=1)
+    assert plain.texts(1) == [(topic, b"after")]

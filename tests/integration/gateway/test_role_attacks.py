@@ -36,6 +36,8 @@ role: visitor
 requires: [{appointment: invited}]
 ---
 {kind: authorisation-rule, name: visitors, role: visitor, subscribe: [garden/#]}
+---
+{kind: policy, name: news, subject: anyone, filter: news/#, allow: read}
 """
 
 
@@ -166,3 +168,24 @@ def test_what_limits_a_role_with_values_limits_who_has_it(site: Site) -> None:
     device.publish(TOPIC, b"3", qos=1)
     for client in (reader, other):
         assert client.texts(2) == [(TOPIC, b"1"), (TOPIC, b"3")]
+
+
+@pytest.mark.parametrize("who", ["role:visitor", "role:treating-doctor", "role:doctor(_)"])
+def test_nobody_sheds_a_limit_by_choosing_other_roles(site: Site, who: str) -> None:
+    """What limits a role limits whoever would have it; what exempts it, who uses it."""
+    chief = site.login("chief")
+    chosen = "doctor" if who == "role:visitor" else "visitor"
+    sessions = [site.login("ann", at, roles=(chosen,)) for at in (0, 1)]
+    for session in sessions:
+        assert session.subscribe("news/#", qos=1).reasons[0] < 3
+    rule = {"filter": "news/#", "deny": "true"}
+    chief.publish("news/x", b"1", qos=1)
+    site.change(Document("restriction", "limit", {**rule, "subject": who}))
+    chief.publish("news/x", b"2", qos=1)
+    site.change(Document("restriction", "limit", {**rule, "exempt": [who]}))
+    chief.publish("news/x", b"3", qos=1)
+    # Who is none any more is limited no more.
+    site.change(Document("restriction", "limit", {**rule, "subject": who}), delete=("i", "q"))
+    chief.publish("news/x", b"4", qos=1)
+    for session in sessions:
+        assert session.texts(2) == [("news/x", b"1"), ("news/x", b"4")]

@@ -86,6 +86,7 @@ def test_users_and_roles_by_commands(folder: Path) -> None:
         "blocked": False,
         "login": "ready",
         "pending": False,
+        "certificate": None,
     }
     assert ask(folder, "role", "show", "boss")["inherited"] == ["read desk-front"]
     run(folder, "role", "revoke", "boss", "desk")

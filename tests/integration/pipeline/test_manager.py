@@ -214,3 +214,43 @@ def test_what_passes_once_and_then_does_not_is_not_tried_again_and_again(
         _wait(lambda: len(asked) > 2)
         _wait(lambda: house.state("three") == "failed")
     assert len(asked) == 3
+
+
+def test_a_stream_gets_a_field_and_loses_another_while_its_views_run(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    house = House(spark, tmp_path)
+    pid, name = ({"name": "pid", "type": "int"}, {"name": "name", "type": "string"})
+    ward = {"name": "ward", "type": "string", "optional": True}
+
+    def declare(*fields: dict[str, Any]) -> None:
+        house.definitions = house.definitions.change(
+            [Document("stream", "patients", {"fields": list(fields)})]
+        )
+
+    def rows(view: str) -> dict[int, dict[str, Any]]:
+        return {row["pid"]: row for row in read_published(house.control.view(view))}
+
+    house.definitions = house.definitions.change([_view("two")])
+    house.append(1)
+    for view in ("one", "two"):
+        house.control.change(view, "start")
+    with house.running():
+        _wait(lambda: house.published("one") == house.published("two") == [1])
+        declare(pid, name, ward)  # before anybody writes it
+        house.append(2)
+        house.topic.append([b'{"pid": 3, "name": "N3", "ward": "north"}'])
+        _wait(lambda: house.published("one") == house.published("two") == [1, 2, 3])
+        declare(pid, {**name, "optional": True}, ward)  # before anybody leaves it out
+        house.topic.append([b'{"pid": 4, "ward": "south"}'])
+        _wait(lambda: house.published("one") == house.published("two") == [1, 2, 3, 4])
+        declare(pid, ward)
+        house.append(5)
+        _wait(lambda: house.published("one") == house.published("two") == [1, 2, 3, 4, 5])
+    for view in ("one", "two"):
+        found = rows(view)
+        assert "ward" not in found[1]
+        assert [found[it]["ward"] for it in (2, 3, 4, 5)] == [None, "north", "south", None]
+        assert found[3]["name"] == "N3"
+        assert "name" not in found[5]
+        assert not list(house.control.view(view).dead_letters())

@@ -405,6 +405,7 @@ def test_gateway_authorizer_explanation_and_model_agree() -> None:
         "denied by interaction",  # see `test_interaction`
         "denied by content filter",  # see `test_content_filters`
         "denied by event types",  # see `test_advertisements`
+        "denied by capabilities",  # see `tests/property/policy/test_capabilities.py`
     }
     wanted |= {f"allowed by {it}" for it in ("reservations", "consent", "policies", "emergencies")}
     wanted |= {"delivered", "held back", "paused"}

@@ -1,7 +1,7 @@
 """Fixtures for tests against a real broker: one broker and one open gateway per module.
 
 A module whose marks include `BROKERS` runs before each of the brokers. A long run takes all of
-them a second time without publish lanes; a normal one leaves that to `LANES` and the walks.
+them a second time without publish lanes; a normal one those that say so (`run_both_ways`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ LANES = pytest.mark.parametrize("lanes", [4, 0], ids=["lanes", "no lanes"])
 """With publish lanes, and each client on its own connection to the broker."""
 
 AnyBroker = MosquittoServer | HiveMqServer
+
+
+def run_both_ways(metafunc: pytest.Metafunc) -> None:
+    """Run a module with publish lanes and without: let it be its `pytest_generate_tests`."""
+    if "gateway" in metafunc.fixturenames and not is_long():
+        ways = {"lanes": 4, "no lanes": 0}
+        metafunc.parametrize("gateway", ways.values(), ids=ways, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -58,16 +58,17 @@ def test_static_files_have_their_hash_in_the_address() -> None:
 
 def test_every_page_of_a_room_has_a_template_and_its_help() -> None:
     templates = files("penstock.console").joinpath("templates")
-    names, paths = [it.name for it in ROOMS], []
+    names = [it.name for it in ROOMS]
+    paths: list[tuple[str, str]] = []
     for room in ROOMS:
         assert room.help in list_docs(), room.name
         for page in room.pages:
-            paths.append(page.path)
+            paths.append(("GET", page.path))
             assert templates.joinpath(page.template).is_file(), page.template
             assert page.help in list_docs(), page.path
             if page.live:
                 assert templates.joinpath(page.live).is_file(), page.live
-        paths += [action.path for action in room.actions]
+        paths += [("POST", action.path) for action in room.actions]
     assert len(set(names)) == len(names)
     assert len(set(paths)) == len(paths)
 

@@ -23,6 +23,7 @@ from penstock.model.document import Document, Key
 from penstock.model.role_terms import ROLE_PREFIX
 from penstock.policy.access.objects import Message
 from penstock.policy.request import make_request
+from penstock.policy.roles import derivation
 from tests.support.scale import scaled
 
 HOUSE = """
@@ -196,6 +197,29 @@ def test_a_rule_by_which_somebody_has_too_many_roles_is_refused(holder: str) -> 
         assert "share variables" in str(caught.value)
     # What is not about roles looks at nothing.
     refuse_overload(house.change([*many, *more]), [Key("policy", "all")])
+
+
+def test_what_limits_a_role_limits_those_whose_roles_nobody_can_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where there are too many roles nothing is granted by one, and everything limited."""
+    rule = Document("restriction", "rule", {"filter": "#", "subject": "role:staff", "deny": "true"})
+    house = build().change([rule])
+
+    def passes(user: str, chosen: frozenset[str] | None = None) -> bool:
+        return ask(house, user, "home/p9/pulse", chosen=chosen)
+
+    assert {user: passes(user) for user in ("ann", "eve", "nell")} == {
+        "ann": False,
+        "eve": True,
+        "nell": True,
+    }
+    assert not passes("ann", frozenset({"doctor"}))
+    assert not passes("ann", frozenset({"treating"}))
+    monkeypatch.setattr(derivation, "INSTANCE_LIMIT", 0)
+    assert not passes("nell")
+    assert not passes("nell", frozenset({"nurse"}))
+    assert passes("eve")  # nobody has anything for her to have too much of
 
 
 def test_preferences_name_roles() -> None:

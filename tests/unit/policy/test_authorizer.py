@@ -11,8 +11,9 @@ from penstock.definitions.authorizer import make_authorizer
 from penstock.errors import UsageError
 from penstock.model.purposes import PurposeSet
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.policy.authorizer import UNSTAMPED, Authorizer
+from penstock.policy.authorizer import Authorizer
 from penstock.policy.decision import Depends, Part
+from penstock.policy.parts import UNSTAMPED
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.policy.request import make_request
 

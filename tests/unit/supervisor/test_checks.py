@@ -456,3 +456,29 @@ def test_open_mode_is_a_warning(tmp_path: Path) -> None:
     path.write_text("gateway: {open_mode: true, authentication: {passwords: keys/p}}\n")
     found = list(check_access(load(path, {}), [PARTS["gateway"]]))
     assert [item.verdict for item in found] == [Verdict.OK, Verdict.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("version", "bootstrap", "verdict"),
+    [
+        ("1.7.1, librdkafka 2.0.2", True, Verdict.WARNING),
+        ("1.7.1, librdkafka 2.0.2", False, Verdict.OK),
+        ("1.7.1, librdkafka 2.6.1", True, Verdict.OK),
+        ("1.7.1", True, Verdict.OK),
+    ],
+)
+def test_a_kcat_that_cannot_log_in_is_told(
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    version: str,
+    bootstrap: bool,
+    verdict: Verdict,
+) -> None:
+    kcat = Component("kcat", Path("/usr/bin/kcat"), version, "", "")
+    monkeypatch.setattr(installation, "find", lambda _: kcat)
+    monkeypatch.setattr(installation, "COMPONENTS", ["kcat"])
+    named = "kafka: {bootstrap: '127.0.0.1:1', password: {env: NONE}}\n" if bootstrap else ""
+    found = [it for it in installation.check_programs(settings(named), []) if it.name == "kcat"]
+    assert [it.verdict for it in found] == [verdict]
+    assert ("kafka-console-consumer.sh" in (found[0].fix or "")) is (verdict is Verdict.WARNING)

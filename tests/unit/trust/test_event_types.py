@@ -195,3 +195,20 @@ def test_nobody_extends_the_type_of_another_without_authority(held: Capability |
 def test_an_owner_extends_its_own_types() -> None:
     made = extend("pito", [PLATE, PLACE, attribute("speed")], None)
     assert TypeRegistry([BASE, made]).object_to(made) is None
+
+
+def test_types_that_lead_to_one_another_in_many_ways_are_looked_at_once() -> None:
+    """Each level of two types that extend both of the level below doubled the work."""
+    level = [sign("pito", [PLATE])]
+    known = list(level)
+    for at in range(30):
+        extensions = [TypeCertificate(extends=type_id(it)) for it in level]
+        level = [sign("pito", [PLATE], *extensions, label=f"{at}{side}") for side in "ab"]
+        known += level
+    assert TypeRegistry(known).object_to(level[0]) is None
+    # One that was changed below is found from above.
+    forged = known[1].model_copy(update={"signature": known[2].signature})
+    registry = TypeRegistry([known[0], forged, *known[2:]])
+    reason = registry.object_to(level[0])
+    assert reason is not None
+    assert "not signed" in reason

@@ -25,5 +25,6 @@ BENCHMARKS = (
     "views",
     "emergencies",
     "roles",
+    "trust",
     "rights",
 )

@@ -30,7 +30,7 @@ from penstock.cli.access.decision_context import (
     tell_seen,
 )
 from penstock.cli.output import json_option, show, table
-from penstock.cli.session import configuration
+from penstock.cli.session import configuration, read_home
 from penstock.errors import UsageError, quote
 from penstock.json_text import read_object
 
@@ -149,7 +149,10 @@ def command(
         snapshot, meaning = _read_definitions(checked, epoch)
         known = know_situations(situation, meaning, database)
     chosen = _choose(request.environment, roles)
-    authorizer = authorizer_of(configuration().gateway, meaning, choices.opt_outs, chosen)
+    config = configuration()
+    authorizer = authorizer_of(
+        config.gateway, meaning, choices.opt_outs, chosen, home=read_home(config)
+    )
     consent = tell_consent(choices, authorizer.consent.subjects, topic)
     _check_declared(purpose, authorizer.declared)
     witness = RecordedSituations(known.situations)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from penstock.cli.access.decision_context import (
     tell_consent,
 )
 from penstock.cli.output import json_option, show, table
-from penstock.cli.session import configuration
+from penstock.cli.session import configuration, read_home
 
 if TYPE_CHECKING:
     from penstock.model.purposes import PurposeSet
@@ -75,7 +76,8 @@ def command(
     with open_questions() as (checked, database):
         snapshot, meaning = checked.current()
         known = know_situations(situation, meaning, database)
-    authorizer = authorizer_of(configuration().gateway, meaning)
+    config = configuration()
+    authorizer = authorizer_of(config.gateway, meaning, home=read_home(config))
     purposes, access = authorizer.purposes, authorizer.access
     effective = purposes.effective(topic)
     reservations = sorted(purposes.affected(topic))
@@ -129,6 +131,7 @@ def command(
             for action in ACTIONS
             for it in authorizer.interaction.rules(action, topic)
         ],
+        "foreign_types": _list_foreign(authorizer, topic),
         "consent": {
             **tell_consent(choices, authorizer.consent.subjects, topic),
             "prohibited": choices.prohibited,
@@ -228,6 +231,7 @@ def _render(console: Console, data: dict[str, Any]) -> None:
             shown.add_row(item["preference"], Text(item["publisher"]), Text(item["when"]))
         console.print(shown)
     _render_interaction(console, data["interaction"])
+    _render_foreign(console, data["foreign_types"])
     if data["situations"]["trouble"]:
         trouble = f"situations are not known: {data['situations']['trouble']}"
         console.print(Text(trouble, "yellow"))
@@ -242,6 +246,41 @@ def _render_interaction(console: Console, rules: list[dict[str, Any]]) -> None:
         texts = (item["at"], item["subject"], ", ".join(item["exempt"]), item["when"])
         shown.add_row(item["rule"], *map(Text, texts), item["effect"])
     console.print(shown)
+
+
+def _list_foreign(authorizer: Authorizer, topic: str) -> list[dict[str, Any]]:
+    """Return the types of other domains on a topic, and what their owners let our users do."""
+    now = datetime.now(UTC).timestamp()
+    book = authorizer.capabilities
+    return [
+        {
+            "stream": event_type.name,
+            "label": foreign.label,
+            "owner": foreign.issuer,
+            "capabilities": [
+                {
+                    "capability": it.name,
+                    "user": it.user,
+                    "grants": [str(grant) for grant in it.grants],
+                    "reason": it.object_to(now),
+                }
+                for it in book.about(foreign)
+            ],
+        }
+        for event_type, foreign in book.types_of(topic)
+    ]
+
+
+def _render_foreign(console: Console, types: list[dict[str, Any]]) -> None:
+    for it in types:
+        owner = f"{it['owner'][:16]}…"
+        said = f"{it['label']} is the type of another domain ({owner}): its owner has to let them"
+        console.print(Text(said))
+        shown = table("capability", "user", "grants", "holds")
+        for held in it["capabilities"]:
+            texts = (held["user"], "; ".join(held["grants"]), held["reason"] or "yes")
+            shown.add_row(held["capability"], *map(Text, texts))
+        console.print(shown if it["capabilities"] else "nobody has a capability for it")
 
 
 def _render_choices(console: Console, consent: dict[str, Any]) -> None:

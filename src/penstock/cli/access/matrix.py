@@ -14,7 +14,7 @@ from rich.console import Console
 
 from penstock.cli.access.decision_context import open_questions
 from penstock.cli.output import json_option, show, table
-from penstock.cli.session import configuration
+from penstock.cli.session import configuration, read_home
 from penstock.errors import UsageError
 from penstock.json_text import read_object
 
@@ -83,7 +83,8 @@ def command(
         raise UsageError("--payload is no JSON object", fix="write --payload '{\"pulse\": 60}'")
     with open_questions() as (checked, _):
         snapshot, definitions = checked.current()
-    settings = configuration().gateway
+    config = configuration()
+    settings = config.gateway
     environment: dict[str, Any] = {"time": datetime.now(UTC)}
     if settings.place is not None:
         environment["place"] = settings.place
@@ -98,7 +99,9 @@ def command(
     )
     examples = make_examples(definitions, question)
     # Masks that hash need some key; what they leave of an attribute does not depend on which.
-    authorizer = authorizer_of(settings, definitions, read_key=lambda: bytes(32))
+    authorizer = authorizer_of(
+        settings, definitions, read_key=lambda: bytes(32), home=read_home(config)
+    )
     cells = list(make_matrix(authorizer, definitions, question, examples))
     if not topics:
         cells += _list_views(definitions, subjects, streams)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,13 @@ from rich.text import Text
 
 from penstock.cli.definitions.queries import parse_key, parse_kind
 from penstock.cli.output import json_option, show
-from penstock.cli.session import actor, change_definitions, open_definitions
+from penstock.cli.session import actor, change_definitions, configuration, open_definitions
 from penstock.errors import InvalidError, UsageError
 
 if TYPE_CHECKING:
-    from penstock.definitions import Difference
+    from penstock.definitions import DefinitionSet, Difference, Reading
     from penstock.model.document import Document, Key
+    from penstock.store.definitions.checked import CheckedDefinitions
     from penstock.store.definitions.history import Change
 
 COLOURS = {"create": "green", "update": "yellow", "delete": "red"}
@@ -53,6 +54,7 @@ def apply(paths: tuple[str, ...], reason: str, prune: tuple[str, ...], as_json: 
     kinds = [parse_kind(kind) for kind in prune]
     reading = read_paths(paths)
     with change_definitions() as definitions:
+        _ask_registries(definitions, lambda: _after(definitions, reading, kinds))
         change = definitions.apply(
             reading.documents,
             actor=actor(),
@@ -105,6 +107,7 @@ def rollback(epoch: int, keys: tuple[str, ...], reason: str, as_json: bool) -> N
     """
     wanted = [parse_key(text) for text in keys] or None
     with change_definitions() as definitions:
+        _ask_registries(definitions, lambda: _rolled_back(definitions, epoch, wanted))
         change = definitions.rollback(
             epoch, keys=wanted, actor=actor(), reason=reason or f"back to epoch {epoch}"
         )
@@ -156,6 +159,43 @@ def diff(
             )
             found = differences(snapshot.documents, _keep_signatures(snapshot.documents, after))
     show(as_json, difference_data(found), lambda console: render_differences(console, found))
+
+
+def _after(
+    definitions: CheckedDefinitions, reading: Reading, prune: Sequence[str]
+) -> DefinitionSet:
+    """Return the set that files would lead to."""
+    from penstock.definitions import after_applying
+
+    snapshot, meaning = definitions.current()
+    after = after_applying(snapshot.documents, reading.documents, prune=prune)
+    gone = [key for key in snapshot.documents if key not in after]
+    return meaning.change(reading.documents, gone, locate=reading.locate, problems=reading.problems)
+
+
+def _rolled_back(
+    definitions: CheckedDefinitions, epoch: int, keys: Sequence[Key] | None
+) -> DefinitionSet:
+    then = definitions.definitions.snapshot_at(epoch)
+    if keys is None:
+        return definitions.meaning(then)
+    held = [then.documents[key] for key in keys if key in then.documents]
+    return definitions.current()[1].change(held, [key for key in keys if key not in then.documents])
+
+
+def _ask_registries(definitions: CheckedDefinitions, after: Callable[[], DefinitionSet]) -> None:
+    """Refuse a change that the schema registries of streams and views do not go along with.
+
+    Asked before the change is made, outside of its transaction. Sets without Avro ask nothing.
+    """
+    config = configuration()
+    if config.kafka.bootstrap is None:
+        return
+    from penstock.kafka.schemas import find_schema_conflicts
+
+    problems = list(find_schema_conflicts(definitions.current()[1], after(), config.kafka))
+    if problems:
+        raise InvalidError("schemas", problems)
 
 
 def _keep_signatures(

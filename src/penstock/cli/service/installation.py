@@ -233,7 +233,7 @@ def _make_data(config: Config) -> list[str]:
     from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.audit.signatures import Signer
     from penstock.telemetry import configure
-    from penstock.trust.keys import generate_pem
+    from penstock.trust.keys import open_key
 
     # What follows logs that it made a key; here that is said anyway.
     configure(level="error", style=config.log.format)
@@ -249,7 +249,7 @@ def _make_data(config: Config) -> list[str]:
     config.broker.key.read_or_create(generate_password)
     config.kafka.key.read_or_create(generate_key)
     config.pipeline.key.read_or_create(generate_key)
-    config.trust.key.read_or_create(generate_pem)
+    open_key(config.trust.key)
     return [*made, *map(str, missing)]
 
 

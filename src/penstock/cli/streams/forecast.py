@@ -281,9 +281,9 @@ def _simulate(spark: Session, patients: int, days: int, seed: int) -> Hours:
 
 
 def _read_stream(spark: Session, name: str, purposes: tuple[str, ...]) -> Hours:
+    from penstock.eventlog.registry import SchemaRegistry
     from penstock.model.kinds import Purpose, Stream
     from penstock.pipeline.forecasting import read_stream
-    from penstock.pipeline.records.avro import RegistrySchemas
     from penstock.pipeline.sources.source import open_source
     from penstock.store.consent import ConsentBook
 
@@ -300,7 +300,7 @@ def _read_stream(spark: Session, name: str, purposes: tuple[str, ...]) -> Hours:
         raise UsageError(f"there is no stream {quote(name)}", fix=fix)
     stream = known[name]
     kafka = stream.source.kafka if stream.source else None
-    schemas = RegistrySchemas(kafka.registry) if kafka and kafka.registry else None
+    schemas = SchemaRegistry(kafka.registry) if kafka and kafka.registry else None
     source = open_source(stream, config.pipeline, config.kafka)
     with open_database(config) as database:
         chosen = ConsentBook.open(database, config.consent.key).opt_outs()

@@ -14,6 +14,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from penstock.config import Config
     from penstock.eventlog.kafka import KafkaLog
+    from penstock.eventlog.registry import SchemaRegistry
     from penstock.model.kinds import Stream
     from penstock.pipeline.ingest import ChunkWriter, Fed
 
@@ -247,8 +249,14 @@ def consume(
         fix = f"views are {', '.join(views) or 'none yet'}"
         raise UsageError(f"there is no view {quote(name)}", fix=fix)
     log = KafkaLog(config.kafka, user, _password(config, user, password_file))
+    read = _read
+    if views[name].encoding == "avro":
+        from penstock.eventlog.registry import SchemaRegistry
+
+        read = partial(_read_avro, SchemaRegistry.of(config.kafka.registry))
     shown = 0
-    for some in _batches(log, views[name].topic, rows, follow=follow):
+    for values in _batches(log, views[name].topic, rows, follow=follow):
+        some = [read(value) for value in values]
         shown += len(some)
         if as_json:
             for record in some:
@@ -272,9 +280,7 @@ def _password(config: Config, user: str, file: Path | None) -> str:
     return str(click.prompt(f"Password of {user}", hide_input=True, err=True))
 
 
-def _batches(
-    log: KafkaLog, topic: str, rows: int, *, follow: bool
-) -> Iterator[list[dict[str, Any]]]:
+def _batches(log: KafkaLog, topic: str, rows: int, *, follow: bool) -> Iterator[list[bytes | None]]:
     """Yield the newest records, then others as they come, some at a time."""
     from confluent_kafka import KafkaException, TopicPartition
 
@@ -285,10 +291,10 @@ def _batches(
         for number in partitions:
             place = TopicPartition(topic, number)
             ranges[number] = reader.get_watermark_offsets(place, timeout=log.settings.timeout)
-        yield [_read(value) for value in _newest(log, topic, reader, ranges, rows)]
+        yield _newest(log, topic, reader, ranges, rows)
         reader.assign([TopicPartition(topic, it, end) for it, (_, end) in ranges.items()])
         while follow:
-            found = [_read(it.value()) for it in _poll(log, topic, reader) if it.error() is None]
+            found = [it.value() for it in _poll(log, topic, reader) if it.error() is None]
             if found:
                 yield found
     except KafkaException as error:
@@ -403,6 +409,21 @@ def _read(value: bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {"(no record)": f"{len(value or b'')} bytes"}
     return found if isinstance(found, dict) else {"(no record)": str(type(found).__name__)}
+
+
+def _read_avro(registry: SchemaRegistry, value: bytes | None) -> dict[str, Any]:
+    from penstock.eventlog.registry import HEADER
+
+    if value is None or len(value) < HEADER or value[0] != 0:
+        return _read(value)  # from before the view was written as Avro
+    try:
+        found = registry.decode(value)
+    except LookupError:
+        return {"(no record)": "the registry does not know its schema"}
+    return {
+        name: item.isoformat() if hasattr(item, "isoformat") else item
+        for name, item in found.items()
+    }
 
 
 def _print(records: list[dict[str, Any]]) -> None:

@@ -97,6 +97,8 @@ def _carry_out(name: str, as_json: bool, *, anew: bool, accept_risk: bool = Fals
         definitions = store.current()[1]
     control = Control(config.pipeline.folder)
     stream, view = _find(definitions, control, name, anew=anew)
+    # Asks Kafka first, so that one that is out of reach is told soon.
+    places = _list_topics(config, stream, view)
     if anew:
         _check_rebuild(config, definitions, view, accept_risk=accept_risk)
     state = control.wanted(name).state
@@ -106,7 +108,6 @@ def _carry_out(name: str, as_json: bool, *, anew: bool, accept_risk: bool = Fals
     records = last.totals.published if last else 0
     if stream.name in find_private_streams([view, *definitions.of(View).values()]):
         records = coarsen(records)
-    places = _list_topics(config, stream, view)
     if state == RUNNING:
         control.put(name, PAUSED)
     try:

@@ -22,7 +22,7 @@ from penstock.cli.session import actor, change_definitions
 from penstock.cli.trust.domain import (
     find_capability,
     held_documents,
-    open_key,
+    open_own_key,
     write_document,
 )
 from penstock.errors import UsageError, quote
@@ -51,7 +51,7 @@ def key(as_json: bool) -> None:
     """Show the public key of this domain; make the key if there is none."""
     from penstock.trust.keys import fingerprint
 
-    own = open_key()
+    own = open_own_key()
     data = {"key": own.key, "fingerprint": fingerprint(own.key)}
 
     def render(target: Console) -> None:
@@ -103,7 +103,7 @@ def issue(grants: Grants, **options: Any) -> None:
     """Issue a capability for what belongs to this domain."""
     from penstock.trust import capabilities
 
-    own = open_key()
+    own = open_own_key()
     made = capabilities.issue(own, _make_link(own.key, grants, options))
     _deliver(made, options)
 
@@ -119,7 +119,7 @@ def delegate(capability: str, grants: Grants, **options: Any) -> None:
     """
     from penstock.trust import capabilities
 
-    own = open_key()
+    own = open_own_key()
     held = find_capability(capability, held_documents())
     made = capabilities.delegate(held, own, _make_link(own.key, grants, options))
     _deliver(made, options)
@@ -171,7 +171,7 @@ def revoke(capability: tuple[str, ...], link: int | None, out: Path | None, as_j
     The list of this domain's revocations is signed anew and applied here. Without CAPABILITY it
     is only refreshed, for capabilities that time out otherwise.
     """
-    own = open_key()
+    own = open_own_key()
     documents = held_documents()
     ids = [_find_link(find_capability(it, documents), own.key, link).id for it in capability]
 
@@ -209,7 +209,7 @@ def _sign_list(held: Mapping[Key, Document], ids: Iterable[str]) -> Document:
     from penstock.model.document import Document, Key
     from penstock.trust import capabilities
 
-    own = open_key()
+    own = open_own_key()
     before = held.get(Key("revocation-list", own.key))
     known = before.body.get("revoked", ()) if before is not None else ()
     issued = max(int(time.time()), before.body["issued"] if before is not None else 0)

@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 SIZE_LIMIT = 4 << 20
 
 
-def open_key() -> DomainKey:
+def open_own_key() -> DomainKey:
     """Return the key of this domain; make it where there is none yet."""
-    from penstock.trust.keys import DomainKey, generate_pem
+    from penstock.trust.keys import open_key
 
-    file = configuration().trust.key
-    return DomainKey.parse(file.read_or_create(generate_pem), file.path)
+    return open_key(configuration().trust.key)
 
 
 def read_file(path: Path) -> bytes:

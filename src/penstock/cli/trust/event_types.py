@@ -23,7 +23,7 @@ from penstock.cli.trust.domain import (
     find_body,
     find_capability,
     held_documents,
-    open_key,
+    open_own_key,
     write_document,
 )
 from penstock.errors import DeniedError, InvalidError, Problem, UnavailableError, UsageError, quote
@@ -391,7 +391,7 @@ def _sign(
 
     from penstock.trust.event_types import sign_type, type_id
 
-    own = open_key()
+    own = open_own_key()
     version = str(uuid.uuid4())
     try:
         made = sign_type(

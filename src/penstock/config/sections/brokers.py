@@ -210,6 +210,36 @@ class KafkaTokenSettings(Settings):
             yield Conflict("url", "others on the network could read the secret", "use https")
 
 
+class KafkaRegistrySettings(Settings):
+    """The schema registry that topics of views in Avro have their schemas in."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[!-~]+$", max_length=2000)] | None = setting(
+        None, "Where it is.", examples=("https://registry.example:8081",)
+    )
+    user: Annotated[str, Field(min_length=1, max_length=256)] | None = setting(
+        None, "The user that Penstock is there, if it asks.", examples=("penstock",)
+    )
+    password: Secret | None = setting(
+        None,
+        "The password of that user.",
+        examples=("{file: keys/registry-password}", "{env: REGISTRY_PASSWORD}"),
+    )
+    ca: InputFile | None = setting(
+        None,
+        "The certificates that the registry's is checked against; the system's if none.",
+        examples=("certificates/registry-ca.pem",),
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield a user without password, and a password that would travel in clear."""
+        if (self.user is None) != (self.password is None):
+            name = "password" if self.password is None else "user"
+            yield Conflict(name, "user and password go together", f"set {name} as well")
+        in_clear = self.url is not None and self.url.startswith("http://")
+        if in_clear and self.password and not is_loopback(urlsplit(str(self.url)).hostname or ""):
+            yield Conflict("url", "others on the network could read the password", "use https")
+
+
 class KafkaUserLoginSettings(Settings):
     """How users log in at Kafka, where that differs from how Penstock does."""
 
@@ -277,6 +307,7 @@ class KafkaSettings(Settings):
     )
     token: KafkaTokenSettings = Field(default_factory=KafkaTokenSettings)
     user_logins: KafkaUserLoginSettings = Field(default_factory=KafkaUserLoginSettings)
+    registry: KafkaRegistrySettings = Field(default_factory=KafkaRegistrySettings)
     key: KeyFile = setting(
         "keys/kafka-credentials.key",
         "The file of the key that seals the users' credentials in the store; created if missing.",

@@ -2,7 +2,12 @@
 
 from typing import Final
 
-from penstock.console.pages import guide, overview
+from penstock.console.pages import audit, definitions, guide, overview
 from penstock.console.rooms import Room
 
-ROOMS: Final[tuple[Room, ...]] = (overview.ROOM, guide.ROOM)
+ROOMS: Final[tuple[Room, ...]] = (
+    overview.ROOM,
+    definitions.ROOM,
+    audit.ROOM,
+    guide.ROOM,
+)

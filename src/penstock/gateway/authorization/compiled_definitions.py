@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import AccessDefinitions, list_claims, make_broker_topics
-from penstock.definitions.authorizer import make_interaction
+from penstock.definitions.authorizer import make_capabilities, make_interaction
 from penstock.definitions.events.program import compile_program
 from penstock.definitions.set import Trust, trust_nothing
 from penstock.errors import PenstockError
@@ -48,6 +48,7 @@ from penstock.model.topics import matches, parse_subscribed
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.principals import Membership, list_subjects
 from penstock.policy.access.rules import BrokerTopics
+from penstock.policy.capabilities import CapabilityBook
 from penstock.policy.interaction import InteractionEngine
 from penstock.policy.purposes.commands import ShowAffected, ShowCombined, parse_publish
 from penstock.policy.purposes.rights import OPEN_RIGHTS, CommandRights, PurposeClaims
@@ -75,6 +76,7 @@ _INTERACTION_KINDS: Final = kinds_of(Concern.INTERACTION) | {
     "vocabulary",
 }
 """Kinds that restrictions and transformations follow from."""
+_CAPABILITY_KINDS: Final = kinds_of(Concern.TRUST) | {"stream"}
 _KNOWN_LIMIT: Final = 65_536
 
 _log = get_logger("gateway")
@@ -97,10 +99,12 @@ class CompiledDefinitions:
         open_mode: bool = False,
         trusts: Trust = trust_nothing,
         read_key: Callable[[], bytes] | None = None,
+        home: Callable[[], str] | None = None,
     ) -> None:
         self._open = open_mode
         self._trusts = trusts
         self._read_key = read_key
+        self._home = home
         self.trouble: str | None = None
         """Why nothing can be decided, if so."""
         self.program = Program()
@@ -112,6 +116,7 @@ class CompiledDefinitions:
         self.claims = PurposeClaims(open_mode=self._open)
         self.broker_topics = BrokerTopics(open_mode=self._open)
         self.interaction = InteractionEngine()
+        self.capabilities = CapabilityBook()
 
     @property
     def access(self) -> AccessEngine:
@@ -152,6 +157,9 @@ class CompiledDefinitions:
             access = True
         if anew or kinds & _INTERACTION_KINDS:
             self.interaction = make_interaction(found, self._read_key)
+            access = True
+        if anew or kinds & _CAPABILITY_KINDS:
+            self.capabilities = make_capabilities(found, self._home)
             access = True
         touched = kinds & _EVENT_KINDS
         if not any(it.subject_filter for it in found.of(Scenario).values()):

@@ -51,7 +51,7 @@ from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.event_loop import Clock
 from penstock.gateway.session import NO_LOCAL, Session
 from penstock.model.topics import matches
-from penstock.mqtt import Publish, PublishProperties, encode_subscription_identifiers
+from penstock.mqtt import Publish, encode_subscription_identifiers
 from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
 from penstock.policy.access.objects import Message
 from penstock.policy.consent.prohibitions import DENYING
@@ -65,7 +65,14 @@ _LARGE: Final = 2
 _LONGEST: Final = 65_536
 """Of longer messages fewer are kept: what was parsed of one may take twenty times its size."""
 _NAMED: Final = frozenset(
-    {Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES, Part.INTERACTION, Part.CONTENT}
+    {
+        Part.POLICIES,
+        Part.PREFERENCES,
+        Part.EMERGENCIES,
+        Part.CAPABILITIES,
+        Part.INTERACTION,
+        Part.CONTENT,
+    }
 )
 _UNENFORCEABLE: Final = "definitions"
 _DORMANT: Final = "dormant subscription"
@@ -164,11 +171,13 @@ class DeliveryCheck:
         if not rules.enforceable or rules.answers.is_among(topic):
             return self._decide_apart(session, packet)
         stamp = self._stamps.read(properties.reserved)
-        named = _find_named(session, properties, stamp)
-        if named is None:
-            return DeliveryDecision(None, OWN, lasting=True)
+        user, client, held = session.user, session.client_id, session.by_number
+        named = [held[number] for number in properties.subscription_identifiers if number in held]
+        if stamp.client == client and named:
+            named = [it for it in named if not it.options & NO_LOCAL]
+            if not named:
+                return DeliveryDecision(None, OWN, lasting=True)
         authorizer = rules.authorizer
-        user, client = session.user, session.client_id
         seen = self._see(packet, stamp, named)
         message, environment, situations = seen
         passed = waits = False
@@ -337,8 +346,13 @@ class DeliveryCheck:
         matters whom it is about, or what is in it.
         """
         authorizer = self._rules.authorizer
-        decides = authorizer.access.decides["read"] or (
-            authorizer.interaction.in_use and authorizer.interaction.concerns("read", packet.topic)
+        decides = (
+            authorizer.access.decides["read"]
+            or authorizer.capabilities.concerns(packet.topic)
+            or (
+                authorizer.interaction.in_use
+                and authorizer.interaction.concerns("read", packet.topic)
+            )
         )
         if not decides:
             looked_into = authorizer.contents.in_use and any(it.content is not None for it in named)
@@ -430,17 +444,6 @@ def _number(through: Iterable[Subscription]) -> bytes:
 def _weigh(before: Decision | None, decision: Decision) -> Decision:
     """Return which of two denials is told: that of a policy before that of a content filter."""
     return decision if before is None or before.part is Part.CONTENT else before
-
-
-def _find_named(
-    session: Session, properties: PublishProperties, stamp: Stamp
-) -> list[Subscription] | None:
-    """Return the subscriptions that a delivery names; None where No Local excludes them all."""
-    held = session.by_number
-    named = [held[number] for number in properties.subscription_identifiers if number in held]
-    if stamp.client != session.client_id or not named:
-        return named
-    return [it for it in named if not it.options & NO_LOCAL] or None
 
 
 _CACHED: Final = 2_048

@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from pydantic_core import to_json
+
 from penstock.cep.engine import PreparedStep
 from penstock.cep.event_binding import Packet
 from penstock.errors import UnavailableError
@@ -49,6 +51,7 @@ from penstock.mqtt.codes import PACKET_SIZE_LIMIT
 from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ANONYMOUS
 from penstock.policy.access.rules import MARK
+from penstock.policy.capabilities import CAPABILITY, CapabilityPart
 from penstock.policy.decision import Decision, Depends, Reshaped
 from penstock.policy.request import AccessRequest
 from penstock.telemetry import get_logger
@@ -95,13 +98,19 @@ class PublicationCheck:
             topic[0] == MARK
             or authorizer.access.decides["write"]
             or authorizer.interaction.concerns("write", topic)
+            or authorizer.capabilities.concerns(topic)
             or self._rules.advertisements.are_needed(topic)
             or self._rules.contents.types.are_checked(topic)
             or self._rules.sealing.concerns(topic)
         )
 
     def reshape_own(self, topic: str, payload: bytes) -> Reshaped | PublishResult | None:
-        """Return what transformations make of a message of the gateway's own; None: nothing."""
+        """Return what transformations make of a message of the gateway's own; None: nothing.
+
+        Nobody holds a capability in the gateway's name: other domains' types are not for it.
+        """
+        if self._rules.authorizer.capabilities.concerns(topic):
+            return PublishResult(PublishOutcome.DENIED, CAPABILITY)
         rest = {"qos": 1, "retain": False, "size": len(payload)}
         request = PublishRequest(None, "", topic, payload, rest, self._place, None)
         reshaped = self._reshape(request)
@@ -143,13 +152,39 @@ class PublicationCheck:
             return PublishResult(PublishOutcome.DENIED, decision.rule)
         return _Change(made, decision.rule)
 
+    def _force(self, request: PublishRequest) -> PublishRequest | None:
+        """Return a request with the values that a capability fixes; None: it is as it was.
+
+        What no capability allows is denied by the authorizer, as everything is.
+        """
+        capabilities = self._rules.authorizer.capabilities
+        if not capabilities.concerns(request.topic):
+            return None
+        message = Message(
+            request.topic,
+            request.payload,
+            user=request.user,
+            client=request.client,
+            rest=request.rest,
+        )
+        e = make_environment(self._clock.now(), request.place)
+        asked = AccessRequest(
+            "write", request.topic, request.user, request.client, message=message, environment=e
+        )
+        content = CapabilityPart(capabilities).judge(asked).content
+        if content is None:
+            return None
+        payload = to_json(content)
+        return request._replace(payload=payload, rest={**request.rest, "size": len(payload)})
+
     def _is_welcome(self, topic: str, made: Reshaped) -> bool:
         """Say whether what transformations made can be published: no command, and not too long."""
         own = ((topic, made.payload or b""),)
+        concerns = self._rules.authorizer.capabilities.concerns
         return not any(
             self._rules.answers.is_among(there) or len(payload) > self._longest
             for there, payload in (*own, *made.copies)
-        )
+        ) and not any(concerns(there) for there, _ in made.copies)
 
     def publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
         """Decide on a message of a client; let the event that it is take effect."""
@@ -179,10 +214,15 @@ class PublicationCheck:
         )
         if watched and detection.reload.busy:
             return self._after_reload(session, packet)
+        forced = self._force(request)
+        if forced is not None:
+            request = forced
         advertised = self._rules.is_advertised(session, topic)
         reshaped = self._reshape(request)
         if isinstance(reshaped, PublishResult):
             return reshaped
+        if forced is not None and reshaped is None:
+            reshaped = _Change(Reshaped(forced.payload, keeps_properties=True), CAPABILITY)
         if watched and not detection.is_alive():
             follower = detection.follower
             if not follower.asks:

@@ -103,6 +103,7 @@ class Rules:
         trusts: Trust = trust_nothing,
         place: str | None = None,
         read_key: Callable[[], bytes] | None = None,
+        home: Callable[[], str] | None = None,
     ) -> None:
         self._defined_users = defined_users
         self.engine = PurposeEngine(settings)
@@ -129,7 +130,9 @@ class Rules:
         """What events subscriptions are for."""
         self.sealing = Sealing(self._now)
         """What is sealed on its way through the broker."""
-        self._compiled = CompiledDefinitions(open_mode=open_mode, trusts=trusts, read_key=read_key)
+        self._compiled = CompiledDefinitions(
+            open_mode=open_mode, trusts=trusts, read_key=read_key, home=home
+        )
         self._compiled.access.roles.place = place
         self.authorizer = self._make_authorizer()
         self._rights = GrantedRights(open_mode=open_mode, roles_of=self._roles_of)
@@ -323,6 +326,7 @@ class Rules:
             self.consent,
             compiled.interaction,
             contents=self.contents,
+            capabilities=compiled.capabilities,
         )
 
     def _invalidate(self) -> None:

@@ -122,9 +122,10 @@ class Admission:
         result = self._check.publish(client.session, packet)
         if isinstance(result, PublishResult):
             if result.reshaped is not None and result.accepted:
-                return self._admit_later(client, packet, _known(result), purposes)
+                pending = _known(result)
+                return self._admit_later(client, packet, pending, purposes, rules.generation)
             return self._settle(client, packet, result, purposes)
-        return self._admit_later(client, packet, result, purposes)
+        return self._admit_later(client, packet, result, purposes, rules.generation)
 
     def seal(self, client: ClientConnection, packet: Publish) -> Publish | None:
         """Return a message as it goes to the broker, or refuse it where it cannot be sealed."""
@@ -170,12 +171,16 @@ class Admission:
         packet: Publish,
         pending: PendingResult,
         purposes: PurposeSet | None,
+        generation: int,
     ) -> None:
         """Pass a message on when other gateways have said what they have to say."""
         result = await pending
         if client.ended:
             return
         context = self._context
+        if generation != context.rules.generation:
+            # What held for every message of the topic held under the rules of before.
+            result = result._replace(lasting=False)
         if client.generation != context.rules.generation:
             client.renew()
         stamp = self._settle(client, packet, result, purposes)

@@ -421,9 +421,9 @@ class ClientConnection(ClientReplies):
 
     def _leave_lane_for_good(self, cause: Cause) -> None:
         if self.pinned is not None:
-            self.pinned.forget(self)
             if cause in _OVER:
                 self.pinned.recall(self)
+            self.pinned.forget(self)
 
     def _leave_broker(self, cause: Cause, farewell: Disconnect | None) -> None:
         """End the connection to the broker, and deal with the will."""

@@ -179,7 +179,8 @@ class Downstream(ClientConnection, asyncio.Protocol):
             return 0
         rules = context.rules
         if (
-            self.generation != rules.generation
+            not self.writes
+            or self.generation != rules.generation
             or boot_clock() > rules.fresh_until
             or (lane is None and (self.lane_mark or upstream is None))
         ):

@@ -227,8 +227,11 @@ class Upstream(BrokerConnection):
                 self._send([data], [], 0)
                 return end
             return 0
+        passing = self.decisions.passing
         if (
-            client.blocked
+            # Where each message is decided on anew, to look for plain ones is in vain.
+            not passing
+            or client.blocked
             or self.window is not None
             or client.generation != context.rules.generation
         ):
@@ -255,7 +258,7 @@ class Upstream(BrokerConnection):
             start, middle, body, begin, _ = parts
             topic_field, raw = data[start:middle], data[body + 1 : begin]
             topic = context.topics.get(topic_field)
-            listed = None if topic is None else self.decisions.passing.get((topic, raw))
+            listed = None if topic is None else passing.get((topic, raw))
             if listed is None:
                 break
             payload = data[begin:stop]

@@ -11,20 +11,27 @@ Rules that hold here:
   no situation is known until the end of the reload (`blind`): the timer might end one.
 - Definitions that change once more are reloaded before anything goes on.
 - People are forgotten on the way from one engine to the next: the snapshot is stored without
-  them, with no step before it left, and none of them is in memory after it.
+  them, with no step before it left, and none of them is in memory after it. A forked process
+  looks first: of whom nothing is kept, only the journal is replaced, and nobody waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from penstock.cep.engine import Engine
 from penstock.cep.program import Program
 from penstock.errors import UnavailableError
 from penstock.gateway.detection.journal import Journal, Snapshot
-from penstock.gateway.detection.persistence import JournalWriter, StateOwner, fork_snapshot
+from penstock.gateway.detection.persistence import (
+    DetectionState,
+    JournalWriter,
+    StateOwner,
+    fork_snapshot,
+)
 from penstock.store.detection.erasures import PersonToForget
 from penstock.store.detection.journal import LeaseLostError
 from penstock.telemetry import get_logger
@@ -80,6 +87,8 @@ class EngineReload:
 
     async def forget(self, people: Sequence[PersonToForget]) -> list[int] | None:
         """Forget people's events; return how much was kept of each, None: it may be still."""
+        if await self._keep_without(people):
+            return [0] * len(people)
         state = self._owner.state()
         if state is None or self.busy:
             return None
@@ -88,6 +97,23 @@ class EngineReload:
         await self.wait()
         self._people = ()
         return self._forgotten
+
+    async def _keep_without(self, people: Sequence[PersonToForget]) -> bool:
+        """Replace the journal by a snapshot if nothing in the state is about these people."""
+        journal = self._journal
+        await journal.reach(journal.added)
+        state = self._owner.state()
+        if state is None or self.busy or journal.durable < journal.added:
+            return False
+        # In this very step: the state is the one after the last batch, and all of it is durable.
+        number, child = journal.number, fork_snapshot(partial(_pack_unless, state, people))
+        try:
+            data: bytes = await self._run_in_thread(child.read)
+            if data:
+                await self._writer.keep(data, number)
+        except (UnavailableError, LeaseLostError):
+            return False  # the usual way tells what is wrong
+        return bool(data)
 
     async def wait(self) -> None:
         """Wait for the end of the reload, if there is one."""
@@ -159,6 +185,11 @@ class EngineReload:
         made: Engine = await run(Engine.load, program, before)
         counts = await run(_forget, made, self._people) if self._people else None
         return made, await run(fork_snapshot(made.save).read), counts
+
+
+def _pack_unless(state: DetectionState, people: Sequence[PersonToForget]) -> bytes:
+    """Return a state as bytes, nothing where it is about some of these people."""
+    return b"" if any(_forget(state.engine, people)) else state.pack()
 
 
 def _forget(engine: Engine, people: Sequence[PersonToForget]) -> list[int]:

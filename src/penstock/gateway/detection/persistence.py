@@ -220,6 +220,10 @@ class JournalWriter:
         """Store a state as of a batch, with the situations that hold in it."""
         await self._run_in_thread(self._store.keep, snapshot.data, number, snapshot.situations)
 
+    async def keep(self, data: bytes, number: int) -> None:
+        """Store a state as of a batch; there may be later ones."""
+        await self._run_in_thread(self._store.keep, data, number)
+
     async def finish(self, seconds: float) -> None:
         """Give a forked snapshot some time to be stored."""
         if self._forked is not None:

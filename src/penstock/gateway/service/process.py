@@ -68,6 +68,7 @@ from penstock.store.session_tables import SessionQuotas
 from penstock.store.sessions import Sessions
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger
+from penstock.trust.keys import open_key
 
 DRAIN_SECONDS = 8.0
 _LOOP_SECONDS = 10.0
@@ -129,6 +130,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 trusts=definitions.trusts,
                 place=settings.place,
                 read_key=partial(config.pipeline.key.read_or_create, generate_key),
+                home=lambda: open_key(config.trust.key).key,
             ),
             limits=limits,
             notation=notation,

@@ -108,7 +108,9 @@ class Presubscription(Definition):
     )
     filter: TopicFilter = Field(description="The topic filter, exactly as the client writes it.")
     purpose: PurposePath = Field(
-        max_length=PURPOSE_LIMIT, description="The access purpose of that subscription."
+        max_length=PURPOSE_LIMIT,
+        description="The access purpose of that subscription, from the next time the client "
+        "subscribes on.",
     )
 
 

@@ -90,7 +90,12 @@ class View(Definition):
         default="parquet",
         description="Where the view's records go. parquet, json, csv, avro: files in the view's "
         "folder. delta: a Delta table there. console: Parquet files, and each batch shown where "
-        "views run. topic: the topic STREAM-VIEW of the event log, as JSON.",
+        "views run. topic: the topic STREAM-VIEW of the event log.",
+    )
+    encoding: Literal["json", "avro"] = Field(
+        default="json",
+        description="How values of the view's topic are written. avro: with a schema that the "
+        "registry of the settings (`kafka.registry`) has under STREAM-VIEW-value.",
     )
     shards: Annotated[int, Field(ge=1, le=SHARD_LIMIT)] | None = Field(
         default=None,
@@ -111,6 +116,15 @@ class View(Definition):
         description="Risks that are acknowledged, by name, of a view that makes groups: such as "
         "`pseudonym:pid` or `no-subject`. A risk that is not named here refuses the definition.",
     )
+
+    @model_validator(mode="after")
+    def _check_encoding(self) -> Self:
+        if self.encoding != "json" and self.format != "topic":
+            raise ValueError(
+                f"encoding: records in {self.format} are not written as {self.encoding} → "
+                "set format: topic, or leave encoding out"
+            )
+        return self
 
     @property
     def topic(self) -> str:

@@ -47,6 +47,7 @@ from penstock.config.sections.installation import PipelineSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog.erasure import find_asked
+from penstock.eventlog.registry import SchemaRegistry
 from penstock.model.kinds import Event, ObjectShape
 from penstock.pipeline.detection.inputs import list_told, make_inputs
 from penstock.pipeline.detection.tasks import (
@@ -57,7 +58,7 @@ from penstock.pipeline.detection.tasks import (
     find_timer,
     make_task,
 )
-from penstock.pipeline.records.avro import FindSchema, RegistrySchemas
+from penstock.pipeline.records.avro import FindSchema
 from penstock.pipeline.records.columns import OFFSET, PROBLEM, TIME
 from penstock.pipeline.records.opt_outs import Consent, OptOuts, flag_refused, nobody_opted_out
 from penstock.pipeline.records.parser import parse_records
@@ -397,7 +398,7 @@ def open_detection(
         open_source(plan.stream, settings, config.kafka),
         results_folder(settings, stream),
         rows=settings.batch,
-        find_schema=RegistrySchemas(kafka.registry) if kafka and kafka.registry else None,
+        find_schema=SchemaRegistry(kafka.registry) if kafka and kafka.registry else None,
         consent=consent,
     )
     runner.open()

@@ -4,28 +4,23 @@ Rules that hold here:
 - A value is one binary datum, and nothing after it. Its schema is that of the stream; or the
   one that the value names by a number, with the zero byte and the four bytes of the number
   before the datum, where a schema registry is named.
-- A number has one schema for good, so each is asked for once in a process. That the registry
-  does not know a number is a fact about the record; that it does not answer is trouble that
-  passes, and stops the batch.
+- That a registry does not know a number is a fact about the record; that it does not answer is
+  trouble that passes, and stops the batch.
 - Whatever the bytes do to the decoder is a problem of the record, never of the batch.
 """
 
 from __future__ import annotations
 
 import io
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 import fastavro
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, types
 
-from penstock.eventlog.connection import BrokerError
+from penstock.eventlog.registry import HEADER
 from penstock.json_text import ERASED
 from penstock.masks.chain import type_reason
 from penstock.masks.fields import CHECKS, Schema, avro_names, avro_schema
@@ -33,47 +28,12 @@ from penstock.masks.spark import spark_type
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PROBLEM, VALUE, arrow_schema
 from penstock.pipeline.session import freeze_loaded
 
-SECONDS: Final = 10
-MAX_SCHEMA: Final = 1 << 20
-NO_ANSWER: Final = "the schema registry did not answer"
-HEADER: Final = 5
 NO_HEADER: Final = "the record does not name its Avro schema"
 NO_SCHEMA: Final = "the Avro schema that the record names is not known"
 WAS_ERASED: Final = "the record was erased"
 NO_DATUM: Final = "the record is no Avro datum of its schema"
 NOT_ONE: Final = "the record is not one Avro datum and nothing else"
 NO_RECORD: Final = "the Avro datum is no record"
-
-
-class RegistrySchemas:
-    """Asks a registry; goes to the tasks as a whole."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def __call__(self, number: int) -> Any:
-        """Return the schema of a number; raise LookupError where there is none."""
-        request = urllib.request.Request(  # noqa: S310 - http and https only, says the definition
-            f"{self.url}/schemas/ids/{number}",
-            headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310
-                content = answer.read(MAX_SCHEMA + 1)
-        except urllib.error.HTTPError as error:
-            if error.code == HTTPStatus.NOT_FOUND:
-                raise LookupError(number) from None
-            raise _failed(f"it says {error.code}") from None
-        except OSError as error:
-            raise _failed(str(getattr(error, "reason", error))) from None
-        try:
-            return json.loads(json.loads(content)["schema"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise LookupError(number) from None
-
-
-def _failed(reason: str) -> BrokerError:
-    return BrokerError(f"{NO_ANSWER}: {reason}", fix="check `registry` of the stream's source")
 
 
 FindSchema: TypeAlias = Callable[[int], Any]

@@ -24,21 +24,26 @@ from penstock.definitions import DefinitionSet
 from penstock.masks.fields import LEAST, MOST, NUMBERS, FieldType, read_text
 from penstock.model.document import Document
 
+# In English and German.
 IDENTIFIERS: Final = """
 id pid uid uuid guid ssn name firstname lastname surname fullname email mail phone mobile
 telephone fax iban passport license licence insurance_number account login username user
 patient customer client person employee mrn ip mac imei plate address street
+vorname nachname kunde kundennr kundennummer kennung versichertennummer telefon strasse konto
 """
 QUASI_IDENTIFIERS: Final = """
 age birth birthday birthdate born dob zip zipcode postcode postal plz city town region state
 county country nationality gender sex race ethnicity marital education job occupation
 profession employer insurance company height weight lat lon latitude longitude location
 place ward room date admission admitted discharge
+alter geburt geburtsdatum geburtstag ort wohnort stadt land geschlecht beruf familienstand
 """
 SENSITIVE: Final = """
 diagnosis disease illness symptom icd treatment therapy medication drug result hiv covid
 salary income wage debt credit religion party union orientation genetic allergy glucose
 pulse pressure spo2 hba1c disability
+diagnose krankheit befund behandlung medikament gehalt einkommen lohn religion konfession partei
+schulden
 """
 WORDS: Final[Mapping[str, frozenset[str]]] = {
     "identifier": frozenset(IDENTIFIERS.split()),
@@ -177,7 +182,7 @@ def _categorize(
     if unique and counted:
         return "identifier", (told,)
     if kind in {FieldType.DATE, FieldType.TIMESTAMP}:
-        return "quasi-identifier", ("it tells when something happened",)
+        return "quasi-identifier", ("a date or time may be known from elsewhere",)
     if different > 1 and counted:
         return "quasi-identifier", (f"{different:,} values, which may be known from elsewhere",)
     return "plain", ("nothing points to a person",)

@@ -107,6 +107,18 @@ def _describe(path: Path) -> Any:
     )
 
 
+class AvroTopicSink(AvroSink):
+    """Avro files that become records of a topic at Kafka."""
+
+    def __init__(self, target: Sink) -> None:
+        super().__init__()
+        self._target = target
+
+    @override
+    def deliver(self, commit: Commit, files: Sequence[Path], *, again: bool) -> None:
+        self._target.deliver(commit, files, again=again)
+
+
 BATCH: Final = 10_000
 
 
@@ -151,8 +163,8 @@ class Sinks:
         self._topic = topic
         self._kafka = kafka
 
-    def find(self, form: str) -> Sink:
-        """Return the sink of a format."""
+    def find(self, form: str, encoding: str = "json") -> Sink:
+        """Return the sink of a format; of a topic, by what it is encoded as."""
         match form:
             case "parquet":
                 return ParquetSink()
@@ -163,10 +175,15 @@ class Sinks:
             case "console":
                 return ConsoleSink(self._topic.folder.name)
             case "topic":
-                return TopicSink(self._topic) if self._kafka is None else self._at_kafka
+                return self._find_topic(encoding)
             case _ if form in OPTIONS:
                 return FileSink(form)
         raise UsageError(f"{quote(form)} is no format of views", fix="see penstock schema view")
+
+    def _find_topic(self, encoding: str) -> Sink:
+        if self._kafka is None:
+            return TopicSink(self._topic)
+        return AvroTopicSink(self._at_kafka) if encoding == "avro" else self._at_kafka
 
     @cached_property
     def _at_kafka(self) -> Sink:

@@ -27,9 +27,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.errors import PenstockError
 from penstock.eventlog.connection import BrokerError
+from penstock.eventlog.registry import NO_ANSWER, SchemaRegistry
 from penstock.model.kinds import Stream
 from penstock.pipeline.anonymizers.blueprint import Blueprint
-from penstock.pipeline.records.avro import NO_ANSWER, RegistrySchemas
 from penstock.pipeline.records.columns import OFFSET
 from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sources.source import Source
@@ -88,7 +88,7 @@ class StreamRunner:
         self._rest_until, self._wait = 0.0, LEAST_WAIT
         kafka = stream.source.kafka if stream.source else None
         registry = kafka.registry if kafka else None
-        self._find_schema = RegistrySchemas(registry) if registry else None
+        self._find_schema = SchemaRegistry(registry) if registry else None
 
     @property
     def views(self) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ class ViewRunner:
         self._spark = spark
         self._secret = secret
         self._sinks = sinks or Sinks(Topic(folder / blueprint.view.topic))
-        self._sink = self._sinks.find(blueprint.view.format)
+        self._sink = self._sinks.find(blueprint.view.format, blueprint.view.encoding)
         self._writer = writer or ViewWriter(folder, self._deliver)
         self._plans = folder / "plans"
         self._steps = steps or StepQuery(spark, folder, self._plans, secret)

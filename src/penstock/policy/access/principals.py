@@ -10,6 +10,7 @@ Rules that hold here:
   choose one: alone it gives no right, group, policy or attribute, and is no `cid`. What limits
   counts all the same: messages are published for the person whose sensor an identifier is,
   whoever uses it.
+- What limits a role limits whoever would have it, also in a session that chose others.
 - Of two that give the same attribute the nearer wins: the user's own before the client's,
   these before groups', a group before those that include it, `anyone` last.
 - Where groups that are equally near give different values, the attribute is missing: which
@@ -25,6 +26,7 @@ from typing import Any, Final, Literal
 
 from penstock.lang import RecordType, prepare
 from penstock.model.kinds import Group, Role
+from penstock.model.role_terms import ROLE_PREFIX
 from penstock.policy.roles.derivation import ActiveRoles
 from penstock.policy.roles.engine import NO_ROLES, RoleEngine
 
@@ -102,6 +104,7 @@ class Principal:
     """
 
     __slots__ = (
+        "_limited",
         "attributes",
         "client",
         "conflicts",
@@ -126,6 +129,7 @@ class Principal:
         generation: int = 0,
         roles: ActiveRoles = NO_ROLES,
         role_subjects: Iterable[str] = (),
+        unchosen: Iterable[str] = (),
     ) -> None:
         self.user = user
         self.client = client
@@ -136,7 +140,18 @@ class Principal:
         self.generation = generation
         self.roles = roles
         self.subjects = (*list_subjects(user, client, groups), *role_subjects)
+        self._limited = frozenset(self.subjects).union(unchosen)
         self.plans: dict[Any, Any] = {}  # what the decision engine remembers of this principal
+
+    def is_limited_by(self, subject: str) -> bool:
+        """Tell whether what limits a subject limits them: also by a role that they did not choose.
+
+        Where nobody can tell which roles somebody has, what limits any role does.
+        """
+        if subject in self._limited:
+            return True
+        everything = self.roles.unchosen or self.roles
+        return bool(everything.trouble) and subject.startswith(ROLE_PREFIX)
 
 
 def list_subjects(user: str | None, client: str | None, groups: Iterable[str]) -> tuple[str, ...]:
@@ -259,10 +274,12 @@ class Directory:
         values.update({"uid": user, "cid": client, "groups": sorted(groups)})
         values.update(given or {})
         attributes = prepare(values, self._record)
-        roles, role_subjects = NO_ROLES, tuple[str, ...]()
+        roles, role_subjects, unchosen = NO_ROLES, tuple[str, ...](), tuple[str, ...]()
         if user is not None and self.roles.in_use:
             roles = self.roles.activate(user, client, groups, attributes or {}, apart=bool(given))
             role_subjects = tuple(self.roles.subjects(roles))
+            if roles.unchosen is not None:
+                unchosen = tuple(self.roles.subjects(roles.unchosen))
             if self._record.field("activeRoles") is not None and "activeRoles" not in (given or {}):
                 attributes = {**(attributes or {}), "activeRoles": roles.names()}
         return Principal(
@@ -275,6 +292,7 @@ class Directory:
             generation=generation,
             roles=roles,
             role_subjects=role_subjects,
+            unchosen=unchosen,
         )
 
     def _own(self, user: str | None, client: str | None) -> list[KnownAttributes]:

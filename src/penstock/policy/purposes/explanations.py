@@ -182,10 +182,11 @@ def _find_refusal(
 
 
 def _explain_unreserved(what: str, *, allow_unreserved: bool) -> Explanation:
+    state = "open" if allow_unreserved else "closed, in strict mode"
     return Explanation(
         allowed=allow_unreserved,
         rule=DEFAULT_RULE,
-        reason=f"{what} is not reserved, and the setting is {str(allow_unreserved).lower()}",
+        reason=f"{what} is not reserved, and such topics are {state}",
         part=Part.RESERVATIONS,
     )
 

@@ -106,6 +106,8 @@ class ActiveRoles:
     """The rules by which roles are active."""
     trouble: str = ""
     """Why there are none, where limits are exceeded."""
+    unchosen: ActiveRoles | None = None
+    """What would be active without the choice: what limits a role limits who leaves it out, too."""
 
     def names(self) -> list[str]:
         """Return the roles whose privileges count, in order."""
@@ -116,8 +118,15 @@ class ActiveRoles:
     def gives_the_same_as(self, other: ActiveRoles) -> bool:
         """Tell whether the same instances count."""
         names = self.names()
-        return names == other.names() and all(
-            self.relations[name].facts == other.relations[name].facts for name in names
+        return (
+            names == other.names()
+            and all(self.relations[name].facts == other.relations[name].facts for name in names)
+            and (self.unchosen is None) is (other.unchosen is None)
+            and (
+                self.unchosen is None
+                or other.unchosen is None
+                or self.unchosen.gives_the_same_as(other.unchosen)
+            )
         )
 
     def instances(self) -> frozenset[Fact]:

@@ -13,6 +13,8 @@ Rules that hold here:
   a change costs what it concerns.
 - No clock: `now` is told. Constraints on the time are looked at once a second: those that say the
   same of everybody once for all sessions, which are stale where one of them says otherwise.
+- A choice of roles leaves out what they grant, never what limits them: without the choice they
+  would be active, and so restrictions on them hold.
 - An appointment that is not trusted, not yet valid or over is none.
 """
 
@@ -273,11 +275,11 @@ class RoleEngine:
             return session.active
         known = self._circumstances(user, groups, attributes)
         if session is None:
-            found = self._derive(known, (), self.supposed)
+            found = self._derive_both(known, (), self.supposed)
             self._timed_apart = self._timed_apart or found.timed
             return found
         before = session.active.activations if session.active is not None else ()
-        found = self._derive(known, before, session.chosen)
+        found = self._derive_both(known, before, session.chosen)
         session.active = found
         self._stale.discard(who)
         (self._timed.add if found.timed else self._timed.discard)(who)
@@ -352,6 +354,20 @@ class RoleEngine:
             attributes,
             self._environment(),
         )
+
+    def _derive_both(
+        self,
+        known: Circumstances,
+        before: Iterable[Activation],
+        chosen: Iterable[str] | None,
+    ) -> ActiveRoles:
+        """Find what counts, and where something was chosen what there would be without."""
+        found = self._derive(known, before, chosen)
+        if chosen is not None:
+            everything = found.unchosen = self._derive(known, (), None)
+            found.timed = found.timed or everything.timed
+            found.timed_apart = found.timed_apart or everything.timed_apart
+        return found
 
     def _derive(
         self,

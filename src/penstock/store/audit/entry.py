@@ -41,6 +41,8 @@ _FIXED_RULES = frozenset(
         "advertisement",
         "allow_without_reservation",
         "blocked user",
+        "capability",
+        "capability filter",
         "declared purposes",
         "define",
         "definitions",

@@ -36,7 +36,7 @@ _DOMAIN = b"penstock pseudonym v1\0"
 # What comes before the name of a rule; an ACL says who may do what with which kind of resource.
 _RULE_KIND = re.compile(
     r"(reservation|shared subscription|subscription|policy|preference"
-    r"|emergency-policy|authorisation-rule|restriction|transformation|event type"
+    r"|emergency-policy|authorisation-rule|restriction|transformation|event type|capability"
     r"|right|role|reserve|presubscribe"
     r"|(?:allow|deny) [a-z_]{1,32} [a-z_]{1,32})[ /]"
 )

@@ -172,6 +172,7 @@ class Filter:
     kinds: Sequence[str] = ()
     outcomes: Sequence[Outcome] = ()
     people: Sequence[str] = ()  # pseudonyms, as actor or as subject
+    before: int | None = None  # the number of an entry: only those that came earlier
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
         """Return what to put behind WHERE."""
@@ -182,6 +183,8 @@ class Filter:
             found.append(entries.c.outcome.in_([one.value for one in self.outcomes]))
         if self.people:
             found.append(entries.c.actor.in_(self.people) | entries.c.subject.in_(self.people))
+        if self.before is not None:
+            found.append(entries.c.seq < self.before)
         return found
 
 

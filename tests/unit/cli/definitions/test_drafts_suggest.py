@@ -79,3 +79,17 @@ def test_every_draft_can_be_applied(tmp_path: Path, name: str, text: str) -> Non
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "x.pdf").write_text("")
     assert "unsupported file type .pdf" in run_command(tmp_path, "suggest", "x.pdf").stderr
+
+
+def test_names_of_fields_in_german_are_known(tmp_path: Path) -> None:
+    lines = ["Kundennr;Geburtsdatum;Geschlecht;Diagnose;Angelegt"]
+    lines += [f"{it % 5};1980-02-03;m;Asthma;2026-01-0{it % 9 + 1}" for it in range(30)]
+    (tmp_path / "kunden.csv").write_text("\n".join(lines) + "\n")
+    told = json.loads(run_command(tmp_path, "suggest", "kunden.csv", "--json").stdout)
+    assert [(it["category"], it["reasons"][0]) for it in told["fields"]] == [
+        ("identifier", "the name says 'kundennr'"),
+        ("quasi-identifier", "the name says 'geburtsdatum'"),
+        ("quasi-identifier", "the name says 'geschlecht'"),
+        ("sensitive", "the name says 'diagnose'"),
+        ("quasi-identifier", "a date or time may be known from elsewhere"),
+    ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.gateway.publish_result import PublishResult
 from penstock.mqtt import (
     PINGRESP,
     V3,
@@ -23,7 +24,7 @@ from penstock.mqtt import (
     Pubrel,
     ReasonCode,
 )
-from tests.support.gateway.socketless import QUEUE, Socketless
+from tests.support.gateway.socketless import QUEUE, Socketless, turn
 
 
 def run(trial: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -72,6 +73,35 @@ def test_where_every_message_to_a_topic_may_pass_that_is_remembered_until_the_ru
         made.reserve("c/#", "care")
         assert payloads(made.send(message("c/d"))) == [b"x"]
         assert made.client.writes == {"c/d"}
+
+    run(trial)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_was_decided_under_rules_of_before_is_not_remembered_under_those_of_now(
+    monkeypatch: pytest.MonkeyPatch,
+    changed: bool,  # noqa: FBT001
+) -> None:
+    """A message that waited for other gateways let all later ones pass, whatever had changed."""
+
+    async def trial() -> None:
+        made, told = opened(), asyncio.Event()
+
+        async def decide_later() -> PublishResult:
+            await told.wait()
+            return PublishResult(lasting=True)
+
+        monkeypatch.setattr(made.checks.publication, "publish", lambda *_: decide_later())
+        assert made.send(message("a/b")) == []
+        if changed:
+            made.reserve("c/#", "care")
+        told.set()
+        sent: list[Packet] = []
+        while not sent:
+            await turn()
+            sent = made.broker.taken()
+        assert payloads(sent) == [b"x"]
+        assert made.client.writes == (set() if changed else {"a/b"})
 
     run(trial)
 

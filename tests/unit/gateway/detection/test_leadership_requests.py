@@ -15,6 +15,7 @@ from penstock.gateway.detection.persistence import unpack_state
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.signatures import Signer
+from penstock.store.detection.erasures import DetectionErasures
 from penstock.store.detection.situations import Situations
 from penstock.store.detection.tables import Request, State, requests_table
 from tests.support.gateway.detection import Detecting, detecting, run, ward_program
@@ -168,5 +169,27 @@ def test_people_are_forgotten_in_memory_snapshot_and_journal(tmp_path: Path) -> 
             assert await requests.carry_out() == 1
             assert situations.erasures.ask("r0", "p", []).is_settled
             assert await requests.carry_out() == 0
+
+    run(work)
+
+
+def test_of_whom_nothing_is_kept_only_the_journal_is_replaced(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with detecting(tmp_path, ward_program("1h")) as detection:
+            host, erasures = detection.host, DetectionErasures(detection.database)
+            requests = ErasureRequests(host, erasures, detection.run_in_thread)
+            detection.offer("ward/p/off")  # an event that nothing remembers
+            detection.offer("ward/r/knock")
+            await host.journal.finish()
+            assert '"p"' in str(detection.store.load())
+            engine = host.engine
+            erasures.ask("r1", "p", ["pid"])
+            assert await requests.carry_out() == 1
+            assert erasures.ask("r1", "p", []).is_settled
+            assert '"p"' not in str(detection.store.load())
+            # Nobody waited for it: it is the same engine, which still knows what it knew.
+            assert host.engine is engine
+            detection.offer("ward/r/knock")
+            assert host.board.current("knocking", "r") == "Knocked"
 
     run(work)

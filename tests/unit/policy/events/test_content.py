@@ -17,10 +17,8 @@ from penstock.policy.events.content import (
     ContentError,
     ContentFilters,
     ContentLimitError,
-    Equality,
-    Range,
-    find_predicate,
 )
+from penstock.policy.events.content_index import Equality, Range, find_predicate
 from penstock.policy.events.types import TEXT_SEEN, EventTypes
 
 INFINITE = float("inf")

@@ -7,7 +7,7 @@ import pytest
 from penstock.config.secrets import SecretFile, SecretVariable
 from penstock.errors import UnavailableError
 from penstock.policy.access.plans import DEFAULT
-from penstock.policy.authorizer import UNSTAMPED
+from penstock.policy.parts import UNSTAMPED
 from penstock.policy.purposes.explanations import DEFAULT_RULE
 from penstock.policy.purposes.rights import UNDECLARED
 from penstock.policy.purposes.rights import UNDECLARED as UNCLAIMED

@@ -1,0 +1,95 @@
+"""The rooms of definitions and of the audit log in a browser: looked at, and used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.support.console.browsing import Person
+from tests.support.console.installation import DEFINITIONS, ConsoleInstallation
+
+pytestmark = pytest.mark.needs("chromium")
+WARD = """
+---
+kind: purpose
+name: care
+---
+kind: purpose
+name: research
+---
+kind: stream
+name: vitals
+format: json
+from: ["ward/+patient/vitals"]
+subject: patient
+fields:
+- {name: patient, type: string}
+- {name: heart_rate, type: int}
+---
+kind: reservation
+name: "ward/#"
+allow: [care]
+---
+kind: user
+name: nina
+"""
+OPEN = 'kind: reservation\nname: "ward/#"\nallow: [care, research]\n'
+
+
+@pytest.fixture(scope="module")
+def officer(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
+    folder = tmp_path_factory.mktemp("console")
+    console = ConsoleInstallation(folder, definitions=DEFINITIONS + WARD).start()
+    with Person(browser, console, "officer") as person:
+        yield person
+    console.stop()
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/definitions", "definitions"),
+        ("/definitions?q=nothing-has-this-name", "definitions-none"),
+        ("/definitions/one?kind=purpose&name=care", "definition"),
+        ("/definitions/history", "history"),
+        ("/definitions/epoch?epoch=1", "epoch"),
+        ("/definitions/edit?kind=reservation&name=ward%2F%23", "edit"),
+        ("/audit", "audit"),
+        ("/audit/verify", "verify"),
+    ],
+)
+def test_pages_are_readable(officer: Person, shots: Path, path: str, name: str) -> None:
+    officer.look(path, shots, name)
+
+
+def test_a_definition_is_changed_and_changed_back(officer: Person, shots: Path) -> None:
+    page = officer.page
+    page.goto("/definitions")
+    page.get_by_role("link", name="New").click()
+    text = page.get_by_label("Definitions as YAML")
+    text.fill(OPEN.replace("research", "resaerch"))
+    page.get_by_role("button", name="Review").click()
+    expect(page.get_by_role("alert")).to_contain_text("resaerch")
+    officer.check_accessibility("the editor with a problem")
+    text.fill(OPEN)
+    page.get_by_label("Why").fill("for the study")
+    page.get_by_role("button", name="Review").click()
+    expect(page.get_by_role("heading", name="Effect on access")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="nina")).to_contain_text("none → full")
+    page.screenshot(path=shots / "review.png", full_page=True)
+    officer.check_accessibility("the review")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_role("status")).to_contain_text("1 definition changed")
+    page.get_by_role("button", name="Bring epoch 1 back").click()
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_label("The definition")).not_to_contain_text("research")
+
+
+def test_the_log_is_verified_while_one_looks(officer: Person) -> None:
+    page = officer.page
+    page.goto("/audit/verify")
+    page.get_by_role("button", name="Verify now").click()
+    expect(page.get_by_text("entries are as they were signed")).to_be_visible()
