@@ -32,7 +32,7 @@ from penstock.cli.session import (
     open_database,
     refuse_missing_store,
 )
-from penstock.cli.trust.domain import find_capability, held_documents, open_key, read_file
+from penstock.cli.trust.domain import find_capability, held_documents, open_own_key, read_file
 from penstock.errors import DeniedError, UnavailableError, UsageError, quote
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def request(event_type: str, capability: str, out: Path, as_json: bool) -> None:
     from penstock.trust.event_types import type_id
     from penstock.trust.key_messages import KeyRequest, sign_request
 
-    own = open_key()
+    own = open_own_key()
     found, _ = _find_type(event_type)
     held = find_capability(capability, held_documents())
     public_key = _member_key(own).public_key().public_bytes_raw()
@@ -96,7 +96,7 @@ def admit(request_file: Path, out: Path, as_json: bool) -> None:
     """
     from penstock.trust.key_messages import read_request, sign_messages
 
-    own = open_key()
+    own = open_own_key()
     asked = read_request(read_file(request_file))
     event_type, registry = _find_type_by_id(asked.event_type)
     granted, since, until = _judge(own, asked.member, asked.token, event_type, registry)
@@ -121,7 +121,7 @@ def refresh(out: Path, at_once: bool, as_json: bool) -> None:
     """Change the keys that are due, without those whose capability has ended."""
     from penstock.trust.key_messages import sign_messages
 
-    own, now = open_key(), _now()
+    own, now = open_own_key(), _now()
 
     def renew(group: KeyGroup) -> Iterable[Welcome | Refresh | None]:
         yield group.refresh(now, os.urandom, at_once=at_once)
@@ -143,7 +143,7 @@ def expel(key: str, out: Path, as_json: bool) -> None:
     """
     from penstock.trust.key_messages import sign_messages
 
-    own, now = open_key(), _now()
+    own, now = open_own_key(), _now()
 
     def put_out(group: KeyGroup) -> Iterable[Welcome | Refresh | None]:
         yield group.expel(key, now, os.urandom)
@@ -167,7 +167,7 @@ def take(file: Path, as_json: bool) -> None:
     from penstock.store.group_keys import StoredKey
     from penstock.trust.key_messages import read_messages, signer_of
 
-    own, document = open_key(), read_file(file)
+    own, document = open_own_key(), read_file(file)
     signer = signer_of(document)
     ours = {it.id: it for it in _all_resources() if it.owner == signer}
     taken: list[StoredKey] = []
