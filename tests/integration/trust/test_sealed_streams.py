@@ -15,6 +15,7 @@ from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, Will
 from tests.support.commands import run_command
 from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.passwords import write_passwords
 from tests.support.gateway.raw import RawClient
 from tests.support.trust.commands import key_of, run
 
@@ -29,6 +30,7 @@ from: [cameras/+/sighting]
 sealed: {sealed}
 """
 PATIENCE = 60.0
+USER = "smith"
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -77,6 +79,10 @@ class Police(NamedTuple):
         granted, asked = str(files / f"{name}.yaml"), str(files / f"{name}-request.json")
         self.pito.run("cert", "issue", *grants, "--to", to, "--name", name, "-o", granted)
         who.run("apply", "-f", granted)
+        # What the domain may do, its user may.
+        own = str(files / f"{name}-user.yaml")
+        who.run("cert", "delegate", name, *grants, "--to", f"user:{USER}", "--name", "u", "-o", own)
+        who.run("apply", "-f", own)
         who.run("keys", "request", "sighting/1", "--capability", name, "-o", asked)
         self.pito.run("keys", "admit", asked, "-o", str(files / f"{name}-keys.json"))
         for domain in (self.met, self.charge):
@@ -84,9 +90,16 @@ class Police(NamedTuple):
 
 
 def connect(stack: ExitStack, port: int, name: str, **options: Any) -> RawClient:
+    """Connect as the one user that each installation has."""
     client = stack.enter_context(RawClient(port, version=options.pop("version", V5)))
-    assert not client.connect(name, **options).reason
+    assert not client.connect(name, username=USER, password=b"pw", **options).reason
     return client
+
+
+def open_domain(stack: ExitStack, folder: Path, broker_port: int) -> Domain:
+    passwords = write_passwords(folder / "passwords", {USER: "pw"}, {USER: "*"})
+    settings = {"authentication": {"passwords": str(passwords)}}
+    return Domain(folder, stack.enter_context(run_gateway(folder, broker_port, settings)))
 
 
 @pytest.fixture(params=["whole", "attributes"])
@@ -95,7 +108,7 @@ def police(
 ) -> Iterator[Police]:
     with ExitStack() as stack:
         pito, met, charge = domains = [
-            Domain(folder, stack.enter_context(run_gateway(folder, mosquitto.port)))
+            open_domain(stack, folder, mosquitto.port)
             for folder in (tmp_path / "pito", tmp_path / "met", tmp_path / "charge")
         ]
         made = Police(pito, met, charge, mosquitto, tmp_path)
