@@ -1,4 +1,4 @@
-"""The rooms of definitions and of the audit log in a browser: looked at, and used."""
+"""The rooms of definitions, views and the audit log in a browser: looked at, and used."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ allow: [care]
 ---
 kind: user
 name: nina
+---
+kind: view
+name: study
+stream: vitals
+anonymizers:
+- {anonymizer: suppression, keys: [patient]}
 """
 OPEN = 'kind: reservation\nname: "ward/#"\nallow: [care, research]\n'
 
@@ -57,6 +63,9 @@ def officer(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
         ("/definitions/history", "history"),
         ("/definitions/epoch?epoch=1", "epoch"),
         ("/definitions/edit?kind=reservation&name=ward%2F%23", "edit"),
+        ("/views", "views"),
+        ("/views/one?name=study", "view"),
+        ("/views/form?stream=vitals", "view-form"),
         ("/audit", "audit"),
         ("/audit/verify", "verify"),
     ],
@@ -71,12 +80,12 @@ def test_a_definition_is_changed_and_changed_back(officer: Person, shots: Path) 
     page.get_by_role("link", name="New").click()
     text = page.get_by_label("Definitions as YAML")
     text.fill(OPEN.replace("research", "resaerch"))
-    page.get_by_role("button", name="Review").click()
+    page.get_by_role("button", name="Review…").click()
     expect(page.get_by_role("alert")).to_contain_text("resaerch")
     officer.check_accessibility("the editor with a problem")
     text.fill(OPEN)
     page.get_by_label("Why").fill("for the study")
-    page.get_by_role("button", name="Review").click()
+    page.get_by_role("button", name="Review…").click()
     expect(page.get_by_role("heading", name="Effect on access")).to_be_visible()
     expect(page.get_by_role("row").filter(has_text="nina")).to_contain_text("none → full")
     page.screenshot(path=shots / "review.png", full_page=True)
@@ -86,6 +95,33 @@ def test_a_definition_is_changed_and_changed_back(officer: Person, shots: Path) 
     page.get_by_role("button", name="Bring epoch 1 back").click()
     page.get_by_role("button", name="Apply").click()
     expect(page.get_by_label("The definition")).not_to_contain_text("research")
+
+
+def test_a_view_is_made_by_the_form(officer: Person, shots: Path) -> None:
+    page = officer.page
+    page.goto("/views")
+    page.get_by_role("link", name="New view of vitals").click()
+    page.get_by_label("Name").fill("nurses")
+    page.get_by_role("combobox", name="Anonymizer").select_option("suppression")
+    page.get_by_role("button", name="Add").click()
+    page.locator("input[name='step.0.keys'][value=patient]").check()
+    page.get_by_role("combobox", name="Anonymizer").select_option("bucketizing")
+    page.get_by_role("button", name="Add").click()
+    page.locator("input[name='step.1.keys'][value=heart_rate]").check()
+    page.get_by_role("button", name="Review…").click()
+    expect(page.get_by_role("alert")).to_contain_text("bucket_size")
+    page.get_by_label("bucket_size").fill("10")
+    page.get_by_label("Name").press("Enter")
+    expect(page.get_by_role("cell").filter(has_text='"[20 - 30]"').first).to_be_visible()
+    page.screenshot(path=shots / "preview.png", full_page=True)
+    officer.check_accessibility("the form of a view")
+    page.get_by_role("button", name="Review…").click()
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_label("The definition")).to_contain_text("bucket_size: 10")
+    page.goto("/views/one?name=nurses")
+    page.get_by_role("button", name="Start").click()
+    expect(page.get_by_role("status")).to_contain_text("nurses is to be running")
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
 
 
 def test_the_log_is_verified_while_one_looks(officer: Person) -> None:

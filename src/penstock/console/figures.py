@@ -103,6 +103,12 @@ class Figures:
                 found.append((now - then) / (after.at - before.at))
         return found
 
+    def levels(self, name: str, **labels: str) -> list[float]:
+        """Return the values of a gauge, look by look."""
+        with self._lock:
+            kept = list(self._read)
+        return [value for it in kept if (value := it.total(name, **labels)) is not None]
+
     def _ask(self) -> Iterator[str]:
         config = self._config
         if not config.monitor.enabled:

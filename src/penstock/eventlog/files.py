@@ -249,6 +249,10 @@ class Topic:
         segments = self.segments()
         return _base(segments[0]) if segments else 0
 
+    def count_from(self, offset: int) -> int:
+        """Return how many records there are from an offset on."""
+        return max(0, self.next_offset - max(offset, self.first_offset))
+
     def read(
         self, start: int = 0, limit: int | None = None, *, erased: bool = False
     ) -> Iterator[Record]:

@@ -67,9 +67,7 @@ def read_stream(
 ) -> Hours:
     """Return the hours of all records that a stream has now, but of those who refuse."""
     subject = _check_stream(stream)
-    end = source.take_in()
-    source.check(0, end)
-    parsed = parse_records(source.read_stretch(spark, 0, end), stream, find_schema)
+    parsed = parse_records(source.read(spark), stream, find_schema)
     parsed = mark_refused(parsed, stream, refusing or OptedOut())
     told = parsed.where(F.col(f"`{PROBLEM}`").isNull()).select(
         F.col(f"`{subject}`").cast("string").alias("patient"),

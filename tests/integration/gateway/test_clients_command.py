@@ -103,6 +103,30 @@ def test_no_client_hides_or_ends_what_is_shown_by_the_names_it_chose(
         assert (found.returncode, f"{topic}/[/]" in found.stdout) == (0, True), found.stderr
 
 
+def test_no_client_hides_by_the_length_of_what_it_chose(
+    gateways: tuple[GatewayProcess, GatewayProcess], topic: str
+) -> None:
+    """Long names made an answer too long: nobody was listed, and whoever was long was nobody."""
+    first, _ = gateways
+    with ExitStack() as stack:
+        for number in range(80):
+            crowd = stack.enter_context(RawClient(first.port))
+            assert not crowd.connect(f"{number:02}" + "\u4e00" * 12_000).reason
+        mallory = stack.enter_context(RawClient(first.port))
+        assert not mallory.connect("mallory-" + "x" * 5_000).reason
+        long = "\u4e00" * 1_300
+        for start in range(0, 600, 100):
+            mallory.subscribe(*(f"{topic}/{it}/{long}" for it in range(start, start + 100)))
+        listed = told(first, "list")
+        assert listed["count"] >= 81
+        assert len(listed["clients"]) == listed["count"]
+        (name,) = (it["client"] for it in listed["clients"] if it["client"].startswith("mallory-"))
+        shown = told(first, "show", name)
+        assert (shown["subscriptions"], len(shown["filters"])) == (600, 600)
+        assert told(first, "kick", name)["ended"]
+        mallory.wait_closed()
+
+
 def test_nothing_that_was_asked_stays_in_the_store(
     gateways: tuple[GatewayProcess, GatewayProcess],
 ) -> None:

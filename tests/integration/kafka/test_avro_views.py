@@ -206,6 +206,19 @@ def test_values_name_schemas_that_the_registry_has(
             SchemaRegistry(url).decode(it.value) for it in house.log.topic("avro-out-ward").read()
         ]
         assert newest[-1]["note"] == "new"
+        # What was published is taken back at Kafka, too, and published again.
+        count, (start, end) = len(newest), published.ends()[0]
+        done = run_command(tmp_path, "views", "erase", "ward", "--yes")
+        assert "the topic avro-out-ward at Kafka" in done.stdout, done.stderr
+        assert list(published.read(end - 1)) == []
+        assert published.ends()[0][0] > start
+        done = run_command(tmp_path, "views", "rebuild", "ward", "--yes")
+        assert done.returncode == 0, done.stderr
+        house.run(spark)
+        (start, end) = published.ends()[0]
+        again = [registry.decode(it.value) for it in published.read_partition(0, start, end)]
+        assert len(again) == count
+        assert again[-1]["note"] == "new"
         # Text that becomes a number does not, and nothing of the change is stored.
         number = more.replace("note, type: string", "note, type: int")
         said = house.apply(number + VIEW.replace("[pid]", "[pid, value]"), "avro-out", code=2)

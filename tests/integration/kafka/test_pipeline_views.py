@@ -183,7 +183,7 @@ def test_no_producer_forges_the_time_of_arrival(
     folder = manager.control.view(f"{stream}.mean")
     assert {row["value"] for row in read_published(folder)} == {3.0}
     (letter,) = folder.dead_letters()
-    assert letter == {"offset": 1, "reason": FAR_AHEAD}
+    assert letter == {"partition": 0, "offset": 1, "reason": FAR_AHEAD}
     # Where nothing else tells when records happened, no claim ends a window that is not over.
     untimed = [Document("stream", stream, {**body, "source": "kafka"}), made[1]]
     manager = manage(spark, tmp_path / "untimed", settings, DefinitionSet.build(untimed))
@@ -200,13 +200,12 @@ def test_no_password_shows_in_plans(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from penstock.pipeline.sources.kafka import KafkaSource  # noqa: PLC0415
-    from penstock.pipeline.sources.kafka_index import KafkaIndex  # noqa: PLC0415
 
     log = KafkaLog(settings_of(kafka))
-    source = KafkaSource(log, "plans", KafkaIndex(tmp_path), 10)
-    source.take_in()
+    source = KafkaSource(log, "plans")
+    source.begin()
     log.topic("plans").append([b"1"])
-    frame = source.read_stretch(spark, 0, source.take_in())
+    frame = source.read(spark)
     frame.explain(extended=True)
     frame.explain("formatted")
     assert [row[2] for row in frame.collect()] == [b"1"]

@@ -123,7 +123,7 @@ def test_who_is_erased_is_forgotten_among_what_a_view_holds_back(
 
     def admit(*pids: int) -> None:
         topic.append([json.dumps({"pid": it, "age": it}).encode() for it in pids])
-        wait_for(lambda: (last := view.last()) is not None and last.next == topic.next_offset)
+        wait_for(lambda: (it := view.last()) is not None and it.totals.read == topic.next_offset)
 
     def count_held() -> int:
         last = view.last()

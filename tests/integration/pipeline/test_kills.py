@@ -1,12 +1,14 @@
 """kill -9 at random moments: every record is published once, or a dead letter, never both.
 
 Half of the kills fall anywhere, also while Spark starts or a view is opened; the others fall
-while views advance. What readers can see is looked at after each kill, and must still be
-there at the end as it was.
+while views advance, after one of Spark's Python processes was killed and the views went on without
+anybody's help. What readers can see is looked at after each kill, and must still be there at the
+end as it was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -17,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from penstock.definitions import DefinitionSet, read_text
@@ -28,7 +31,7 @@ from tests.support.scale import scaled
 
 pytestmark = pytest.mark.needs("java")
 
-KILLS = scaled(2)
+KILLS = scaled(2, long=100)
 RECORDS = max(6000, 2000 * KILLS)
 LONGEST_START = 12.0
 DEFINITIONS = """\
@@ -81,9 +84,22 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def _kill_python(process: subprocess.Popen[bytes], draw: random.Random) -> None:
+    """Kill one of Spark's Python processes: a task's, what makes these, or what plans state."""
+    while True:
+        found = psutil.Process(process.pid).children(recursive=True)
+        draw.shuffle(found)
+        for it in found:
+            # Some have ended by the time that they are looked at.
+            with contextlib.suppress(psutil.Error):
+                if it.name() != "java" and any("pyspark" in part for part in it.cmdline()):
+                    it.kill()
+                    return
+
+
 def _progress(folder: Path) -> int:
     last = [ViewFolder(folder / "penstock-data" / "views" / name).last() for name in VIEWS]
-    return min(commit.next if commit else 0 for commit in last)
+    return min(commit.totals.read if commit else 0 for commit in last)
 
 
 def _wait_for(folder: Path, offset: int, process: subprocess.Popen[bytes]) -> None:
@@ -127,6 +143,8 @@ def test_nothing_is_lost_or_published_twice(tmp_path: Path) -> None:
             else:
                 _wait_for(tmp_path, RECORDS * (kill + 1) // (KILLS + 2), runner)
                 time.sleep(draw.random())
+                _kill_python(runner, draw)
+                _wait_for(tmp_path, _progress(tmp_path) + 1, runner)
         finally:
             _kill(runner)
         assert _progress(tmp_path) < RECORDS, "the views were done before the kill"

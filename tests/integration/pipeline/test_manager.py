@@ -71,9 +71,7 @@ class House:
         return sorted(row["pid"] for row in read_published(self.control.view(view)))
 
     def state(self, view: str) -> str:
-        found: str = describe(view, "patients", self.topic.next_offset, self.control, coarse=False)[
-            "state"
-        ]
+        found: str = describe(view, "patients", self.control, self.topic, coarse=False)["state"]
         return found
 
 

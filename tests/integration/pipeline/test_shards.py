@@ -100,7 +100,7 @@ class RunningView:
     def signal(self, **told: Any) -> None:
         from penstock.pipeline.dataframes.shards import SIGNALS  # noqa: PLC0415
 
-        row = (0, told.get("opted_out"), told.get("clock"), told.get("flush"))
+        row = (0, *(told.get(it) for it in ("opted_out", "erased", "clock", "flush")))
         frame = self.spark.createDataFrame([row], SIGNALS)
         frame.coalesce(1).write.mode("append").parquet(str(self.signals))
 

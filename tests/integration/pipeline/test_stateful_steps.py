@@ -1,4 +1,4 @@
-"""Stateful steps as queries of their own: their state is Spark's, and no crash doubles or loses."""
+"""Stateful views as queries of Spark: their state is Spark's, and no crash doubles or loses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 
 from penstock.definitions import DefinitionSet
-from penstock.errors import UnavailableError
 from penstock.eventlog import Topic
 from penstock.model.document import Document
 from penstock.pipeline.sinks.commits import ViewFolder, ViewWriter
@@ -19,6 +18,7 @@ from penstock.store.opt_outs import OptOuts, SubjectMarks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.pipeline.views.stream_runner import StreamRunner
     from penstock.pipeline.views.view_runner import ViewRunner
 
 pytestmark = pytest.mark.needs("java")
@@ -52,42 +52,51 @@ class House:
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
         self.folder = folder / "views" / "research"
+        self.checkpoints = folder / "checkpoints"
         self.topic = Topic(folder / "log" / "patients")
         self.opted_out: list[tuple[str, str]] = []
 
-    def open(self) -> ViewRunner:
+    def open(self, **more: Any) -> StreamRunner:
         """Open the view, as a process of its own would."""
-        from penstock.pipeline.anonymizers.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
+        from penstock.model.kinds import Stream  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.anonymizers.blueprint import Blueprint  # noqa: PLC0415
+        from penstock.pipeline.sources.event_log import TopicSource  # noqa: PLC0415
+        from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415
         from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 
         body: dict[str, Any] = {"stream": "patients", "anonymizers": [K], "purposes": ["research"]}
         body["accept_risk"] = ["time:at"]
-        built = DefinitionSet.build([PURPOSE, STREAM, Document("view", "research", body)])
+        view = Document("view", "research", {**body, **more})
+        built = DefinitionSet.build([PURPOSE, STREAM, view])
+        source = TopicSource(self.topic)
+        stream = built.of(Stream)["patients"]
+        runner = StreamRunner(self.spark, stream, source, self.checkpoints, 1000)
         blueprint = Blueprint.find(built, "research")
-        view = ViewRunner(self.spark, blueprint, self.folder, bytes(32), consent=self._consent)
-        view.open()
-        return view
+        runner.add(ViewRunner(self.spark, blueprint, self.folder, bytes(32), consent=self._consent))
+        return runner
 
     def _consent(self) -> OptOuts:
         return OptOuts.of(len(self.opted_out), self.opted_out, MARKS)
 
-    def feed(self, view: ViewRunner, count: int) -> None:
+    def feed(self, runner: StreamRunner, count: int) -> None:
         """Append records and let the view take them in."""
-        from penstock.pipeline.records.parser import parse_records  # noqa: PLC0415
-        from penstock.pipeline.sources.event_log import read_stretch  # noqa: PLC0415 - loads Spark
-
         start = self.topic.next_offset
         numbers = range(start, start + count)
         self.topic.append(
             [json.dumps({"pid": n, "age": 20 + n % 40, "at": n}).encode() for n in numbers]
         )
-        self.take(view, read_stretch, parse_records)
+        runner.catch_up()
 
-    def take(self, view: ViewRunner, read: Any, parse: Any) -> None:
-        end = self.topic.next_offset
-        raw = read(self.spark, self.topic.folder, view.next, end)
-        view.ask()
-        view.process(parse(raw, view.blueprint.stream), end)
+    def view(self, runner: StreamRunner) -> ViewRunner:
+        assert runner.failures == {}
+        found = runner.find("research")
+        assert found is not None
+        return found
+
+    @property
+    def checkpoint(self) -> Path:
+        (found,) = self.checkpoints.iterdir()
+        return found
 
     def accounted(self) -> list[int]:
         """Return the records that were published or refused, each as often as it was."""
@@ -99,6 +108,10 @@ class House:
         dead = [letter["offset"] for letter in ViewFolder(self.folder).dead_letters()]
         return sorted(published + dead)
 
+    def refused(self) -> set[int]:
+        letters = ViewFolder(self.folder).dead_letters()
+        return {letter["offset"] for letter in letters if "opted out" in letter["reason"]}
+
 
 @pytest.fixture
 def house(spark: SparkSession, tmp_path: Path) -> House:
@@ -106,107 +119,134 @@ def house(spark: SparkSession, tmp_path: Path) -> House:
 
 
 def test_the_state_is_in_sparks_state_store_and_bounded(house: House) -> None:
-    view = house.open()
+    runner = house.open()
     sizes = []
     for _ in range(6):
-        house.feed(view, 23)
-        assert view.held <= 10
-        sizes.append(sum(path.stat().st_size for path in house.folder.glob("steps/**/*.changelog")))
-    held = view.held
+        house.feed(runner, 23)
+        assert house.view(runner).held <= 10
+        sizes.append(sum(it.stat().st_size for it in house.checkpoint.glob("state/**/*.changelog")))
+    held, plan = house.view(runner).held, house.view(runner).blueprint.signature
     assert held
-    view.close()
-    checkpoint = house.folder / "steps" / "checkpoint"
-    reader = house.spark.read.format("statestore").option("path", str(checkpoint))
+    runner.stop()
+    reader = house.spark.read.format("statestore").option("path", str(house.checkpoint))
     [kept] = reader.option("stateVarName", "step").load().collect()
-    assert kept["value"]["plan"] == view.blueprint.signature
-    assert len(kept["value"]["step"]) > 0
+    assert (kept["value"]["view"], kept["value"]["definitions"]) == ("research", plan)
+    assert kept["value"]["held"] == held
     assert max(sizes[3:]) <= 2 * max(sizes[:3]), "states of the past are removed"
-    assert not any((house.folder / "steps" / "rows").iterdir()), "no row stays behind"
-    again = house.open()
-    assert again.held == held
-    again.flush()
-    again.close()
+    runner = house.open()
+    assert house.view(runner).held == held
+    runner.remove("research", flush=True)
     assert house.accounted() == list(range(138))
+
+
+def _crash(*_: object, **__: object) -> None:
+    raise Crash
 
 
 @pytest.mark.parametrize("when", ["before the commit", "after the commit", "after the place"])
 def test_a_crash_neither_doubles_nor_loses(
     when: str, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = house.open()
-    house.feed(view, 25)
+    from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415 - loads Spark
 
-    def crash(*_: object, **__: object) -> None:
+    runner = house.open()
+    house.feed(runner, 25)
+    publish = ViewRunner.publish
+
+    def publish_and_crash(*given: Any) -> None:
+        publish(*given)
         raise Crash
 
     with monkeypatch.context() as patch:
         if when == "before the commit":
-            patch.setattr(ViewWriter, "stage", crash)
+            patch.setattr(ViewWriter, "stage", _crash)
         elif when == "after the commit":
-            patch.setattr(ViewWriter, "_place", crash)
+            patch.setattr(ViewWriter, "_place", _crash)
         else:
-            patch.setattr("penstock.pipeline.views.operator.commands.CommandFolder.clear", crash)
-        with pytest.raises(Crash):
-            house.feed(view, 25)
-    view.close()
-    view = house.open()
-    assert view.next == 50
-    house.feed(view, 25)
-    view.flush()
-    view.close()
+            patch.setattr(ViewRunner, "publish", publish_and_crash)
+        house.feed(runner, 25)
+        assert "research" in runner.failures
+    runner.stop()
+    runner = house.open()
+    house.feed(runner, 25)
+    assert house.view(runner).read == 75
+    runner.remove("research", flush=True)
     assert house.accounted() == list(range(75))
 
 
 def test_a_view_whose_state_is_gone_does_not_go_on(house: House) -> None:
-    view = house.open()
-    house.feed(view, 25)
-    assert view.held
-    view.close()
-    (house.folder / "steps").rename(house.folder / "moved")
-    with pytest.raises(UnavailableError, match="records back, and they are gone"):
-        house.open()
+    runner = house.open()
+    house.feed(runner, 25)
+    assert house.view(runner).held
+    runner.stop()
+    (house.checkpoint / "state").rename(house.folder / "moved")
+    runner = house.open()
+    runner.catch_up()
+    assert "records back, and they are gone" in runner.failures["research"]
     assert ViewFolder(house.folder).last() is not None
+
+
+def test_a_view_that_does_not_know_its_place_does_not_go_on(house: House) -> None:
+    runner = house.open()
+    house.feed(runner, 25)
+    runner.stop()
+    place = house.folder / "place.json"
+    kept = place.read_bytes()
+    place.unlink()
+    runner = house.open()
+    runner.catch_up()
+    assert "goes on is not known: its place is gone" in runner.failures["research"]
+    runner.stop()
+    place.write_bytes(kept)
+    runner = house.open()
+    house.feed(runner, 25)
+    runner.remove("research", flush=True)
+    assert house.accounted() == list(range(50))
 
 
 def test_who_opts_out_between_a_kill_and_the_next_start_is_not_published(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = house.open()
-
-    def crash(*_: object, **__: object) -> None:
-        raise Crash
-
+    runner = house.open()
     with monkeypatch.context() as patch:
-        patch.setattr(ViewWriter, "stage", crash)
-        with pytest.raises(Crash):
-            house.feed(view, 30)
-    view.close()
+        patch.setattr(ViewWriter, "stage", _crash)
+        house.feed(runner, 30)
+        assert "research" in runner.failures
+    runner.stop()
     house.opted_out = [(str(number), "research") for number in range(3, 6)]
-    view = house.open()
-    view.flush()
-    view.close()
-    refused = {
-        letter["offset"]
-        for letter in ViewFolder(house.folder).dead_letters()
-        if "opted out" in letter["reason"]
-    }
-    assert refused == {3, 4, 5}
+    runner = house.open()
+    runner.catch_up()
+    runner.remove("research", flush=True)
+    assert house.refused() == {3, 4, 5}
     assert house.accounted() == list(range(30))
 
 
 def test_who_opts_out_while_held_is_not_published(house: House) -> None:
-    view = house.open()
-    house.feed(view, 25)
-    held = view.held
+    runner = house.open()
+    house.feed(runner, 25)
+    held = house.view(runner).held
     assert held
     last = [str(number) for number in range(25 - held, 25)]
     house.opted_out = [(pid, "research") for pid in last]
-    view.flush()
-    view.close()
-    refused = {
-        letter["offset"]
-        for letter in ViewFolder(house.folder).dead_letters()
-        if "opted out" in letter["reason"]
-    }
-    assert refused
+    runner.remove("research", flush=True)
+    assert house.refused()
     assert house.accounted() == list(range(25))
+
+
+def test_another_number_of_shards_takes_over_what_was_drained(house: House) -> None:
+    wide = {"anonymizers": [{**K, "delta": 40}]}
+    runner = house.open(**wide, shards=1)
+    house.feed(runner, 90)
+    first = house.checkpoint
+    assert house.view(runner).held
+    runner.stop()
+    runner = house.open(**wide, shards=3)
+    house.feed(runner, 90)
+    assert house.view(runner).read == 180
+    assert house.checkpoint != first, "the state has more partitions now"
+    runner.remove("research", flush=True)
+    assert house.accounted() == list(range(180))
+    last = ViewFolder(house.folder).last()
+    assert last is not None
+    assert last.held == 0
+    assert len(last.shards) >= 2

@@ -140,7 +140,7 @@ class House:
         last = view.last()
         # Files come to their places after the commit that makes them count.
         placed = last is not None and all((view.data / it).exists() for it in last.files)
-        return placed and last is not None and last.next >= end
+        return placed and last is not None and last.totals.read >= end
 
     def figures(self) -> list[int]:
         rows = sorted(read_published(self.view("private")), key=lambda row: row["window_start"])

@@ -18,13 +18,13 @@ import json
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
-from typing_extensions import override
 
 from penstock.config import defaults
 from penstock.config.sections.installation import PipelineSettings
@@ -55,6 +55,8 @@ GOALS: Final = {
 }
 WARM_UP: Final = 3
 FIRST: Final = 1_000
+INTERVAL: Final = 0.001
+POLL: Final = 0.005
 SIX: Final = tuple(f"q{number}" for number in range(6))
 
 
@@ -68,7 +70,9 @@ def run(*, quick: bool = False, data: str | None = None, large: bool = False) ->
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         settings = defaults(Path(folder), {}).pipeline
         topic = EventLog(settings.event_log).topic("patients")
-        fed = rows / fill(topic, rows)
+        # The first records have a file of their own: the others can be put aside.
+        fill(Topic(topic.folder, segment=1), FIRST, together=FIRST)
+        fed = (rows - FIRST) / fill(topic, rows - FIRST, first=FIRST)
         spark = open_session(settings)
         try:
             views = _measure_views(spark, settings, topic, rows, rounds)
@@ -106,22 +110,30 @@ def _measure_views(
     known = define()
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in groups}
     stream = known.of(Stream)["patients"]
+    aside = settings.folder / "aside"
+    aside.mkdir(parents=True)
     # Rounds that do not count: Java compiles what it runs often, and a stream runs for long.
     for number in range(WARM_UP + rounds):
         for name, members in groups.items():
-            source = _Opening(topic)
-            runner = StreamRunner(spark, stream, source, settings.folder / "c", settings.batch)
+            files = sorted(topic.folder.glob("[0-9]*.log"))[1:]
+            for path in files:
+                path.rename(aside / path.name)
+            runner = StreamRunner(
+                spark, stream, TopicSource(topic), settings.folder / "c", settings.batch
+            )
             for member in members:
                 blueprint = Blueprint.find(known, member)
                 runner.add(ViewRunner(spark, blueprint, settings.folder / member, SECRET))
-            runner.catch_up()
+            runner.start(INTERVAL)
+            _wait_for(runner, members, FIRST)
             started, used = time.monotonic(), cpu_seconds()
-            runner.catch_up()
+            for path in files:
+                (aside / path.name).rename(path)
+            _wait_for(runner, members, rows)
             for member in members:
                 runner.remove(member, flush=True)
             seconds = time.monotonic() - started
-            if runner.failures:
-                raise RuntimeError(json.dumps(runner.failures))
+            runner.stop()
             if number >= WARM_UP:
                 timed = rows - FIRST
                 found[name].append((timed / seconds, (cpu_seconds() - used) / timed * 1e6))
@@ -130,18 +142,15 @@ def _measure_views(
     return found
 
 
-class _Opening(TopicSource):
-    """A topic of which only the first records are there when it is looked at first."""
-
-    def __init__(self, topic: Topic) -> None:
-        super().__init__(topic)
-        self._looked = False
-
-    @override
-    def take_in(self) -> int:
-        end = super().take_in()
-        looked, self._looked = self._looked, True
-        return end if looked else min(end, FIRST)
+def _wait_for(runner: StreamRunner, members: Sequence[str], rows: int) -> None:
+    """Wait until all views have so many records; a view that fails ends the measurement."""
+    while True:
+        if runner.failures:
+            raise RuntimeError(json.dumps(runner.failures))
+        views = [runner.find(member) for member in members]
+        if all(view is not None and view.read >= rows for view in views):
+            return
+        time.sleep(POLL)
 
 
 def _measure_steps(*, quick: bool) -> dict[str, Any]:

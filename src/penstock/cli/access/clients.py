@@ -42,7 +42,7 @@ def list_clients(as_json: bool) -> None:
     """List the clients that are connected now."""
     answers = _ask("list", "")
     found = _clients(answers)
-    count = sum(it["count"] for it in answers.bodies)
+    count = sum(it.get("count", 0) for it in answers.bodies)
 
     def render(target: Console) -> None:
         made = table("client", "user", "mqtt", "subscriptions", "waiting", "gateway")

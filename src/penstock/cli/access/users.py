@@ -78,9 +78,10 @@ def made_password(user: str) -> Iterator[tuple[str, Path]]:
     SecretFile(aside).create(f"{password}\n".encode())
     try:
         yield password, file
-    except PendingError:
+    except PendingError as error:
         aside.replace(file)
-        raise
+        message = f"{error.message}; the password is in {file}"
+        raise PendingError(message, fix=error.fix) from error
     except BaseException:
         aside.unlink()
         raise

@@ -103,7 +103,8 @@ def delete(keys: tuple[str, ...], paths: tuple[str, ...], reason: str, as_json: 
 def rollback(epoch: int, keys: tuple[str, ...], reason: str, as_json: bool) -> None:
     """Return all definitions, or those named, to what EPOCH held.
 
-    The return is a change of its own, with a new epoch: history is never rewritten.
+    The return is a change of its own, with a new epoch: history is never rewritten. Appointments
+    that were deleted or changed since stay so, unless they are named.
     """
     wanted = [parse_key(text) for text in keys] or None
     with change_definitions() as definitions:

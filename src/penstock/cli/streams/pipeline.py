@@ -71,7 +71,7 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
         finally:
             spark.stop()
     totals = runner.totals
-    figures = {"next": runner.next, "read": totals.read, "rejected": totals.rejected}
+    figures = {"read": totals.read, "rejected": totals.rejected}
     private = stream in find_private_streams(runner.plan.definitions.of(View).values())
     if private:
         figures = {name: coarsen(it) for name, it in figures.items()}

@@ -13,6 +13,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from penstock.cli.streams.view_access import note_use
 from penstock.errors import UnavailableError, UsageError, quote
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from penstock.config import Config
     from penstock.definitions import DefinitionSet
     from penstock.model.kinds import Stream, View
@@ -113,9 +116,12 @@ def _carry_out(name: str, as_json: bool, *, anew: bool, accept_risk: bool = Fals
     try:
         with _writing_alone(control, name):
             note_use("view.erasure", view=name)
+            own = _find_state(config, stream, folder.folder) if anew else None
             files = take_back(
                 folder, lambda: _erase_topics(config, stream, view, places), anew=anew
             )
+            if own is not None:
+                shutil.rmtree(own, ignore_errors=True)
             note_use("view.rebuilt" if anew else "view.erased", view=name, count=records)
     except BaseException:
         if state == RUNNING and not (folder.folder / TAKING_BACK).exists():
@@ -184,7 +190,9 @@ def _check_rebuild(
     """Raise where a view cannot, or should not, be published again."""
     from penstock.model.kinds import Stream, View
     from penstock.pipeline.service.control import find_private_streams
+    from penstock.pipeline.sources.event_log import Position
     from penstock.pipeline.sources.source import open_source
+    from penstock.pipeline.views.stream_runner import checkpoints_folder
 
     now = definitions.of(View)[published.name]
     if find_private_streams([published, now]) and not accept_risk:
@@ -195,9 +203,23 @@ def _check_rebuild(
         )
     stream = definitions.of(Stream)[now.stream]
     source = open_source(stream, config.pipeline, config.kafka)
-    end = source.take_in()
-    if end:
-        source.check(0, end)
+    source.begin()
+    source.check_whole()
+    checkpoints = checkpoints_folder(stream.name, config.pipeline)
+    for folder in checkpoints.iterdir() if checkpoints.is_dir() else ():
+        source.check(Position(folder, ""))
+
+
+def _find_state(config: Config, stream: Stream, view: Path) -> Path | None:
+    """Return where Spark keeps what a view holds back, if it is the view's own."""
+    from penstock.pipeline.views.checkpoints import Checkpoint, read_place
+    from penstock.pipeline.views.stream_runner import checkpoints_folder
+
+    place = read_place(view)
+    if place is None:
+        return None
+    checkpoint = Checkpoint(checkpoints_folder(stream.name, config.pipeline) / place.checkpoint)
+    return checkpoint.folder if checkpoint.owner.view == view.name else None
 
 
 def _list_topics(config: Config, stream: Stream, view: View) -> list[str]:

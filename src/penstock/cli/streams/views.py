@@ -351,10 +351,10 @@ def dead(name: str, as_json: bool) -> None:
     (found,) = _choose(known, (name,))
     folder = Control(config.pipeline.folder).view(found)
     reasons: Counter[str] = Counter()
-    first: dict[str, int] = {}
+    first: dict[str, str] = {}
     for letter in folder.dead_letters():
         reasons[letter["reason"]] += 1
-        first.setdefault(letter["reason"], letter["offset"])
+        first.setdefault(letter["reason"], _write_place(letter))
 
     last = folder.last()
     counts, read = dict(reasons.most_common()), last.totals.read if last else 0
@@ -364,9 +364,9 @@ def dead(name: str, as_json: bool) -> None:
     more = "+" if coarse else ""
 
     def render(target: Console) -> None:
-        shown = table("records", "first offset", "reason")
+        shown = table("records", "first at", "reason")
         for reason, count in counts.items():
-            place = "" if coarse else f"{first[reason]:,}"
+            place = "" if coarse else first[reason]
             shown.add_row(f"{count:,}{more}", place, reason)
         target.print(shown if counts else f"no dead letters; {read:,}{more} records were read")
 
@@ -394,23 +394,35 @@ def _choose(definitions: DefinitionSet, names: Iterable[str]) -> list[str]:
 
 
 def _describe() -> list[dict[str, Any]]:
+    from penstock.eventlog import EventLog
     from penstock.model.kinds import Stream, View
-    from penstock.pipeline.service.control import Control, describe, find_private_streams
-    from penstock.pipeline.sources.offsets import next_offset_of
+    from penstock.pipeline.service.control import (
+        Control,
+        describe,
+        find_private_streams,
+        own_log,
+    )
 
     config = configuration()
     with open_definitions() as store:
         definitions = store.current()[1]
-    ends = {
-        name: next_offset_of(stream, config.pipeline)
-        for name, stream in definitions.of(Stream).items()
-    }
+    log = EventLog(config.pipeline.event_log)
+    logs = {name: own_log(stream, log) for name, stream in definitions.of(Stream).items()}
     control = Control(config.pipeline.folder)
     private = find_private_streams(definitions.of(View).values())
     return [
-        describe(name, view.stream, ends[view.stream], control, coarse=view.stream in private)
+        describe(name, view.stream, control, logs[view.stream], coarse=view.stream in private)
         for name, view in definitions.of(View).items()
     ]
+
+
+def _write_place(letter: dict[str, Any]) -> str:
+    """Write where a record stands in its source."""
+    if "file" in letter:
+        return f"{letter['file']}, row {letter['row']:,}"
+    if "partition" in letter:
+        return f"partition {letter['partition']}, offset {letter['offset']:,}"
+    return f"{letter['offset']:,}"
 
 
 def _shorten(value: Any) -> str:

@@ -2,12 +2,13 @@
 
 from typing import Final
 
-from penstock.console.pages import audit, definitions, guide, overview
+from penstock.console.pages import audit, definitions, guide, overview, views
 from penstock.console.rooms import Room
 
 ROOMS: Final[tuple[Room, ...]] = (
     overview.ROOM,
     definitions.ROOM,
+    views.ROOM,
     audit.ROOM,
     guide.ROOM,
 )

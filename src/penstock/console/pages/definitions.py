@@ -406,7 +406,7 @@ def edit(
 def review(visit: Visitor, form: Form) -> Again:
     """Show what a change would do, or what is wrong with it."""
     visit.require_administration()
-    return _review(visit, Draft.read(form))
+    return show_review(visit, Draft.read(form))
 
 
 @ROOM.action("/definitions/rollback")
@@ -427,7 +427,7 @@ def review_rollback(visit: Visitor, form: Form) -> Again:
         if key in then.documents and then.documents[key] != now.documents.get(key)
     ]
     gone = tuple(key for key in keys if key in now.documents and key not in then.documents)
-    return _review(visit, Draft(write_yaml(put), gone, f"back to epoch {given}"))
+    return show_review(visit, Draft(write_yaml(put), gone, f"back to epoch {given}"))
 
 
 @ROOM.action("/definitions/apply")
@@ -438,7 +438,7 @@ def apply(visit: Visitor, form: Form) -> Again | Done:
     snapshot, _ = visit.desk.current()
     mark = form.get("mark", "")
     if not hmac.compare_digest(mark.encode(), draft.mark(visit, snapshot.epoch).encode()):
-        return _review(
+        return show_review(
             visit, draft, "The definitions or the text changed since: this is what it would do now."
         )
     expected = snapshot.epoch
@@ -464,7 +464,8 @@ def apply(visit: Visitor, form: Form) -> Again | Done:
     return Done(to, f"Epoch {change.epoch}: {count} {noun} changed.")
 
 
-def _review(visit: Visit, draft: Draft, notice: str = "") -> Again:
+def show_review(visit: Visit, draft: Draft, notice: str = "") -> Again:
+    """Return the review of a draft, or the editor with what is wrong with it."""
     snapshot, definitions = visit.desk.current()
     reading = read_text(draft.text)
     try:

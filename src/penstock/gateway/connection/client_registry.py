@@ -380,7 +380,7 @@ class ClientAnswering:
         if request.verb == "list":
             opened = list(self._clients.opened())
             return {"count": len(opened), "clients": [_line(it) for it in opened[:LISTED]]}
-        client = self._clients.get(request.client)
+        client = self._find(request.client)
         if client is None or not client.open:
             return {"count": 0, "clients": []}
         described = _line(client) | _subscriptions(client)
@@ -389,11 +389,28 @@ class ClientAnswering:
             client.kick()
         return {"count": 1, "clients": [described]}
 
+    def _find(self, name: str) -> ClientConnection | None:
+        """Return the client of an identifier, also as a list shows a long one."""
+        found = self._clients.get(name)
+        if found is not None or not name.endswith(_CUT):
+            return found
+        fitting = [it for it in self._clients.opened() if _shorten(it.session.client_id) == name]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+_SHOWN: Final = 256
+_CUT: Final = "…"
+
+
+def _shorten(text: str) -> str:
+    """Cut what a client chose, so that answers have room for all."""
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + _CUT
+
 
 def _line(client: ClientConnection) -> dict[str, Any]:
     session = client.session
     return {
-        "client": session.client_id,
+        "client": _shorten(session.client_id),
         "user": session.user,
         "address": session.address,
         "mqtt": _VERSIONS.get(client.version, str(client.version)),
@@ -408,8 +425,8 @@ def _subscriptions(client: ClientConnection) -> dict[str, Any]:
     session = client.session
     held = [
         {
-            "filter": it.text,
-            "purpose": it.ap,
+            "filter": _shorten(it.text),
+            "purpose": _shorten(it.ap) if it.ap is not None else None,
             "paused": not it.active,
             "filtered": it.content is not None,
         }
@@ -417,11 +434,11 @@ def _subscriptions(client: ClientConnection) -> dict[str, Any]:
     ]
     asleep = [
         {
-            "filter": it.filter,
-            "purpose": it.purpose,
+            "filter": _shorten(it.filter),
+            "purpose": _shorten(it.purpose) if it.purpose is not None else None,
             "paused": True,
             "filtered": it.content is not None,
         }
         for it in session.dormant.values()
     ]
-    return {"filters": [*held, *asleep]}
+    return {"filters": [*held, *asleep][:LISTED]}

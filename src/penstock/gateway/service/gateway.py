@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from penstock.config.sections.gateway import EmergencySettings
+from penstock.errors import PenstockError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.broker import BrokerAddress
@@ -38,6 +40,7 @@ from penstock.gateway.connection.subscription_requests import SubscriptionReques
 from penstock.gateway.counters import Counters
 from penstock.gateway.event_loop import Background, SessionWriter
 from penstock.gateway.limits import TICK_SECONDS, Limits
+from penstock.gateway.publishing.domains import DomainLink, NetworkSettings
 from penstock.gateway.publishing.lanes import Lanes
 from penstock.gateway.publishing.peers import Peers
 from penstock.gateway.publishing.publisher import Publisher
@@ -46,6 +49,7 @@ from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.gateway.service.emergencies import Emergencies, Sharing
 from penstock.gateway.service.group_key_feed import GroupKeyFeed, GroupKeySource
+from penstock.model.document import Document
 from penstock.policy.purposes.settings import Notation
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.detection.journal import DetectionStore
@@ -55,8 +59,12 @@ from penstock.store.follower import Follower
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.sessions import SessionChange, Sessions
 from penstock.store.wills import WillStore
+from penstock.telemetry import get_logger
+from penstock.trust.keys import fingerprint
 
 _SWEEP_TICKS = 3_600
+
+_log = get_logger("gateway")
 
 
 class Gateway:
@@ -87,6 +95,7 @@ class Gateway:
         lanes: int = 0,
         client_requests: ClientRequests | None = None,
         group_keys: GroupKeySource | None = None,
+        network: NetworkSettings | None = None,
     ) -> None:
         self.rules = rules
         self.sessions = sessions
@@ -99,6 +108,15 @@ class Gateway:
         self.publisher = Publisher(broker, recorder.note, rules.sealing.seal)
         self.peers = Peers(broker, notation.prefix, self._give_way, self.clients.leave_lanes)
         self.lanes = Lanes(broker, lanes, self.peers)
+        self.domains: DomainLink | None = None
+        """The gateways of other domains, where there is a network of them."""
+        if network is not None:
+            self.domains = DomainLink(
+                broker,
+                network,
+                definitions=lambda: rules.snapshot,
+                register=partial(self._register, definitions),
+            )
         self.emergencies = Emergencies(
             emergencies or EmergencySettings(),
             situations,
@@ -225,6 +243,8 @@ class Gateway:
         await self.emergencies.start()
         await self.wills.start()
         await self.lanes.start()
+        if self.domains is not None:
+            self.background.start(self.domains.run())
         self.background.start(self._keep_time())
         self.background.start(self.definition_feed.watch_lease())
         self.background.start(self.revocation.watch())
@@ -238,6 +258,8 @@ class Gateway:
             async with asyncio.timeout(seconds):
                 await self.lanes.finish()
         self.wills.finish()
+        if self.domains is not None:
+            self.domains.leave()
         await self.emergencies.finish(seconds)
         await self.recorder.finish(seconds)
         with contextlib.suppress(TimeoutError):
@@ -267,6 +289,8 @@ class Gateway:
         self._ticks += 1
         self.clients.tick()
         self.lanes.tick(TICK_SECONDS)
+        if self.domains is not None:
+            self.domains.tick(TICK_SECONDS)
         self.recorder.tick()
         self.definition_feed.advance_roles()
         self._publish_counts()
@@ -286,6 +310,23 @@ class Gateway:
         lane = self.lanes.of(client_id)
         if lane is not None:
             lane.when_settled_earlier(client_id, done)
+
+    def _register(
+        self, definitions: CheckedDefinitions, documents: Sequence[Document], key: str
+    ) -> None:
+        """Register what another domain has signed; what is not believed is left out."""
+
+        async def register() -> None:
+            actor = f"domain {fingerprint(key)}"
+            for it in documents:
+                try:
+                    await self.background.run_in_thread(
+                        partial(definitions.apply, [it], actor=actor, reason="from the broker")
+                    )
+                except PenstockError as error:
+                    _log.warning("what another domain offers is not registered", error=error)
+
+        self.background.start(register())
 
     def _publish_answer(self, topic: str, payload: bytes) -> None:
         """Publish the answer to a question; no stream records it, whatever it reads."""

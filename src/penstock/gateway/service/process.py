@@ -43,6 +43,7 @@ from penstock.gateway.connection.token_verifier import TokenVerifier
 from penstock.gateway.detection.leader_lease import make_holder, make_place
 from penstock.gateway.event_loop import Background
 from penstock.gateway.limits import TICK_SECONDS, Limits
+from penstock.gateway.publishing.domains import NetworkSettings
 from penstock.gateway.recording.log_writer import EventLogs
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.replication.protocol import derive_secret
@@ -132,6 +133,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 read_key=partial(config.pipeline.key.read_or_create, generate_key),
                 home=lambda: open_key(config.trust.key).key,
             ),
+            network=_read_network(config),
             limits=limits,
             notation=notation,
             broker=broker,
@@ -247,6 +249,16 @@ def _warn_of_client_names(rules: Rules) -> None:
             "they give nothing, as anybody can choose an identifier",
             count=named,
         )
+
+
+def _read_network(config: Config) -> NetworkSettings | None:
+    """Return the network of domains that this one belongs to."""
+    found = config.trust
+    if found.network is None or found.coordinator is None:
+        return None
+    return NetworkSettings(
+        found.network, found.coordinator, open_key(found.key), found.skew, found.refresh
+    )
 
 
 def make_sessions(database: Database, limits: LimitSettings, pseudonyms: Pseudonyms) -> Sessions:

@@ -46,7 +46,7 @@ from penstock.pipeline.records.columns import (
     Integers,
     arrow_schema,
 )
-from penstock.pipeline.records.opt_outs import REFUSED
+from penstock.pipeline.records.opt_outs import ERASED, REFUSED
 
 ORDER: Final = "penstock:order"
 """Puts rows without a place in their source into one order, however Spark moved them."""
@@ -109,6 +109,7 @@ class ShardResult(NamedTuple):
 
 class _Signals(NamedTuple):
     opted_out: Integers | None
+    erased: Integers | None
     clock: int
     flush: bool
     newest: int
@@ -163,6 +164,8 @@ class ShardStep:
         step = self._open(blueprint, shard, state)
         opted_out, digest, changed = _update(signals.opted_out, state, load_opted_out)
         forgotten = step.forget(opted_out, REFUSED) if changed is not None else []
+        if signals.erased is not None:
+            forgotten += step.forget(signals.erased, ERASED)
         table = self._order([it for it in tables if not _is_signal(it)], blueprint)
         first = state.next if state else 0
         table, following = self._number(table, blueprint, first, shard)
@@ -375,8 +378,10 @@ def _gather(tables: list[pa.Table]) -> _Signals:
         key=lambda it: NO_TIME if it["order"] is None else it["order"],
     )
     lists = [it["opted_out"] for it in told if it["opted_out"] is not None]
+    erased = [number for it in told for number in it["erased"] or ()]
     return _Signals(
         np.unique(np.array(lists[-1], dtype=np.int64)) if lists else None,
+        np.unique(np.array(erased, dtype=np.int64)) if erased else None,
         max((it["clock"] for it in told if it["clock"] is not None), default=NO_TIME),
         any(it["flush"] for it in told),
         max((it["newest"] for it in told if it["newest"] is not None), default=NO_TIME),

@@ -34,18 +34,22 @@ REASON: Final = "penstock:rejected"
 KEY: Final = "shard"
 ROWS: Final = "rows"
 PACKED: Final = f"{KEY} int, {ROWS} binary"
-SIGNALS: Final = "order bigint, opted_out array<bigint>, clock bigint, flush boolean"
+SIGNALS: Final = (
+    "order bigint, opted_out array<bigint>, erased array<bigint>, clock bigint, flush boolean"
+)
 """What the shards of a running view are told beside its records; null: nothing new.
 
 `opted_out`: all who do, by the numbers that stand for them in SUBJECT; counts before the records of
-the micro-batch. `clock`: all that arrived before it was read; `flush`: all leave; both behind them.
-Of several rows, the one with the greatest `order` counts.
+the micro-batch. `erased`: people who are forgotten among what is held then, and no longer. `clock`:
+all that arrived before it was read; `flush`: all leave; both behind them. Of several rows, the one
+with the greatest `order` counts.
 """
 NEWEST: Final = "newest"
 SIGNAL: Final = pa.schema(
     [
         ("order", pa.int64()),
         ("opted_out", pa.list_(pa.int64())),
+        ("erased", pa.list_(pa.int64())),
         ("clock", pa.int64()),
         ("flush", pa.bool_()),
         (NEWEST, pa.int64()),
@@ -90,7 +94,7 @@ def pack(frame: DataFrame, keys: Sequence[int], who: str, *, timed: bool) -> Dat
 def pack_signals(signals: DataFrame, keys: Sequence[int]) -> DataFrame:
     """Return signals as values, one for every shard."""
     every = F.explode(F.array(*map(F.lit, keys))).alias(KEY)
-    spread = signals.select("order", "opted_out", "clock", "flush", every)
+    spread = signals.select("order", "opted_out", "erased", "clock", "flush", every)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

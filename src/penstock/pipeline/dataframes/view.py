@@ -23,7 +23,7 @@ from penstock.definitions.anonymizers.differential_privacy import DifferentialPr
 from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 from penstock.errors import UsageError, quote
 from penstock.masks import Chain, Vault
-from penstock.masks.spark import mask_frame, spark_type
+from penstock.masks.spark import RowMasks, spark_type
 from penstock.model.kinds.views import SHARD_LIMIT
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.dataframes.operator import run_grouped, run_streaming
@@ -83,21 +83,27 @@ def make_view(
     null but in one row of each shard that took part in the micro-batch.
     """
     before, after = blueprint.chains(secret, vault)
-    if blueprint.plan.stateful:
-        made = _run_step(records, before, blueprint, secret, shards, signals, located=located)
-    else:
-        made = _mask(records, before, blueprint, carry=(OFFSET,), located=located)
-        made = made.withColumn(WINDOW, F.lit(None).cast("bigint"))
-        made = made.withColumn(REPORT, F.lit(None).cast(_REPORTED))
+    if not blueprint.plan.stateful:
+        return RowView(records.sparkSession, blueprint, before, located=located).make(records)
+    made = _run_step(records, before, blueprint, secret, shards, signals, located=located)
     if after is not None:
         topic = F.lit(blueprint.stream.topic)
         parts = (topic, *(named(it).cast("string") for it in (OFFSET, WINDOW)))
-        made = _lay(made, after, F.concat_ws("/", *parts), carry=(OFFSET, WINDOW, REPORT))
+        carried = (OFFSET, WINDOW, REPORT)
+        made = _Masks(made.sparkSession, after, F.concat_ws("/", *parts), carried).lay(made)
     return made.select(*map(named, (*blueprint.plan.output, OFFSET, WINDOW, REASON, REPORT)))
 
 
-def count_shards(session: SparkSession, blueprint: Blueprint, asked: int | None = None) -> int:
+def count_shards(
+    session: SparkSession,
+    blueprint: Blueprint,
+    asked: int | None = None,
+    *,
+    cores: int | None = None,
+) -> int:
     """Return the number of shards: what is asked for, what the view says, or the cores.
+
+    `cores`: how many they were when the view began; else those of now.
 
     A step that cannot be divided has one. Differential privacy has as many as there are partitions,
     which a checkpoint keeps for good: so does the ledger, and figures are the same with any number.
@@ -117,7 +123,7 @@ def count_shards(session: SparkSession, blueprint: Blueprint, asked: int | None 
             f"{wanted} shards are too many for the view {quote(blueprint.view.name)}",
             fix=f"give at most {most}, or make delta larger: the shards share it",
         )
-    return wanted or min(most, _count_cores(session, partitions))
+    return wanted or min(most, cores or _count_cores(session, partitions))
 
 
 def _count_cores(session: SparkSession, partitions: int) -> int:
@@ -126,38 +132,53 @@ def _count_cores(session: SparkSession, partitions: int) -> int:
     return partitions if context is None else min(partitions, context.defaultParallelism)
 
 
-def _mask(
-    records: DataFrame,
-    chain: Chain,
-    blueprint: Blueprint,
-    carry: Sequence[str],
-    *,
-    located: bool,
-) -> DataFrame:
-    """Lay the masks that come first over records; who has a problem is rejected."""
-    identity = None
+class RowView:
+    """What `make_view` does of a view without state, built once for many frames."""
+
+    def __init__(
+        self, session: SparkSession, blueprint: Blueprint, chain: Chain, *, located: bool = True
+    ) -> None:
+        self._masks = _Masks(session, chain, _identify(blueprint, chain, located=located), [OFFSET])
+        self._fields = tuple(blueprint.plan.output)
+
+    def make(self, records: DataFrame) -> DataFrame:
+        """Return the fields of the view's records, and beside them what `make_view` returns."""
+        made = self._masks.lay(records.withColumnRenamed(PROBLEM, REASON))
+        window = F.lit(None).cast("bigint").alias(WINDOW)
+        report = F.lit(None).cast(_REPORTED).alias(REPORT)
+        return made.select(*map(named, (*self._fields, OFFSET)), window, named(REASON), report)
+
+
+def _identify(blueprint: Blueprint, chain: Chain, *, located: bool) -> Column | None:
+    """Return what names a record for good; chance is drawn from it."""
     if located:
         topic = F.lit(f"{blueprint.stream.topic}/")
-        identity = F.concat(topic, named(OFFSET).cast("string"))
-    elif chain.needs_identity:
+        return F.concat(topic, named(OFFSET).cast("string"))
+    if chain.needs_identity:
         raise UsageError(
             f"masks of the view {quote(blueprint.view.name)} draw chance for each record",
             fix="pass position=, a column that names a record for good",
         )
-    return _lay(records.withColumnRenamed(PROBLEM, REASON), chain, identity, carry)
+    return None
 
 
-def _lay(
-    records: DataFrame, chain: Chain, identity: Column | None, carry: Sequence[str]
-) -> DataFrame:
-    """Lay masks over records; those that were rejected before keep their reason."""
-    later = f"{REASON}:later"
-    made = mask_frame(records, chain, identity=identity, carry=(*carry, REASON), rejection=later)
-    reason = F.coalesce(named(REASON), named(later))
-    if REPORT in carry:
-        reason = F.when(named(REPORT).isNull(), reason)
-    fields = [F.when(reason.isNull(), named(name)).alias(name) for name in chain.output]
-    return made.select(*fields, *map(named, carry), reason.alias(REASON))
+class _Masks:
+    """Masks over records; those that were rejected before keep their reason, and no fields."""
+
+    def __init__(
+        self, session: SparkSession, chain: Chain, identity: Column | None, carry: Sequence[str]
+    ) -> None:
+        later = f"{REASON}:later"
+        carried = (*carry, REASON)
+        self._masks = RowMasks(session, chain, identity=identity, carry=carried, rejection=later)
+        reason = F.coalesce(named(REASON), named(later))
+        if REPORT in carry:
+            reason = F.when(named(REPORT).isNull(), reason)
+        fields = [F.when(reason.isNull(), named(name)).alias(name) for name in chain.output]
+        self._made = [*fields, *map(named, carry), reason.alias(REASON)]
+
+    def lay(self, records: DataFrame) -> DataFrame:
+        return self._masks.apply(records).select(*self._made)
 
 
 def _run_step(
@@ -175,7 +196,8 @@ def _run_step(
     if SUBJECT not in records.columns:
         records = records.withColumn(SUBJECT, F.lit(None).cast("bigint"))
     carried = carried_by(blueprint, located=located)
-    masked = _mask(records, before, blueprint, carried, located=located)
+    masks = _Masks(session, before, _identify(blueprint, before, located=located), carried)
+    masked = masks.lay(records.withColumnRenamed(PROBLEM, REASON))
     rows = masked.select(*map(named, (*blueprint.needs, *carried, REASON)))
     # Persons stay together; records about nobody in particular go anywhere.
     who = PERSON if blueprint.stream.subject else order_of(located=located)

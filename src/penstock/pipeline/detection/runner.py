@@ -1,11 +1,11 @@
 """Detects events in a stream: batches of records become results that count.
 
-    stretch ─ parse, bind (columns) ─→ part of each person ─ tasks ─→ results ┐
-                      └── what joins persons ─ driver, with the transitions ──┴→ commit
+    readStream ─ foreachBatch: parse, bind (columns) ─→ part of each person ─ tasks ─→ results ┐
+                                   └── what joins persons ─ driver, with the transitions ──┴→ commit
 
 Rules that hold here:
-- Results, the place in the stream and the names of all state become true in one commit: after
-  a kill at any moment a batch is done again, or not at all.
+- Results, Spark's number of the batch and the names of all state become true in one commit:
+  after a kill at any moment a batch is done again, or not at all.
 - A record happens at its time, or at the latest one of any record before it, as in the
   in-line engine; all parts have come to the same time at the end of a batch.
 - Where records happen when they arrive, time passes without them: what is due is detected
@@ -62,9 +62,11 @@ from penstock.pipeline.records.avro import FindSchema
 from penstock.pipeline.records.columns import OFFSET, PROBLEM, TIME
 from penstock.pipeline.records.opt_outs import Consent, OptOuts, flag_refused, nobody_opted_out
 from penstock.pipeline.records.parser import parse_records
-from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
-from penstock.pipeline.sources.event_log import SCHEMA
+from penstock.pipeline.sinks.commits import Batch, Commit, Totals, ViewWriter
+from penstock.pipeline.sources.event_log import SCHEMA, Position
 from penstock.pipeline.sources.source import Source, open_source
+from penstock.pipeline.views.checkpoints import Checkpoint, Owner
+from penstock.pipeline.views.failures import TRIES, is_slow_start
 from penstock.store.consent import ConsentUnknownError
 from penstock.telemetry import get_logger
 
@@ -115,12 +117,13 @@ class DetectionRunner:
         consent: Consent = nobody_opted_out,
     ) -> None:
         self.plan = plan
+        self._trouble: BaseException | None = None
+        self._checkpoint = Checkpoint(folder / "checkpoint")
         self._consent = consent
         self._opt_outs = OptOuts()
         self._purposes = {
             name: it.purposes for name, it in plan.definitions.of(Event).items() if it.purposes
         }
-        self.next = 0
         self._spark = spark
         self._source = source
         self._rows = rows
@@ -156,7 +159,7 @@ class DetectionRunner:
                     f"far, and not by {quote(self._mark.key)} of {quote(self._mark.stream)}",
                     fix=f"move {self._writer.folder} away, and let all records be seen anew",
                 )
-            self._mark, self._totals, self.next = mark, last.totals, last.next
+            self._mark, self._totals = mark, last.totals
         self._clear()
 
     def close(self) -> None:
@@ -178,15 +181,68 @@ class DetectionRunner:
     def catch_up(self) -> int:
         """Take in all records that there are; return how many."""
         self._forget_asked()
-        begin, end = self.next, self._source.take_in()
-        while self.next < end:
-            stretch = min(end, self.next + self._rows)
-            self._source.check(self.next, stretch)
+        begin = self._totals.read
+        self._open_checkpoint()
+        if self._source.count_behind(Position(self._checkpoint.folder, self._batch.place)):
+            for left in reversed(range(TRIES)):
+                try:
+                    self._run()
+                    break
+                except Exception as error:
+                    if not left or not is_slow_start(error):
+                        raise
+        return self._totals.read - begin
+
+    def _run(self) -> None:
+        """Let Spark offer all records that there are."""
+        self._trouble = None
+        query = (
+            self._source.read_stream(self._spark, self._rows)
+            .writeStream.foreachBatch(self._take)
+            .option("checkpointLocation", str(self._checkpoint.folder))
+            .queryName(f"penstock detection {self.plan.stream.name}")
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        except Exception as error:  # noqa: BLE001 - it is raised
+            # Spark passes on no more than that something went wrong.
+            told: BaseException | None = self._trouble
+            raise error if told is None else told from None
+
+    def _open_checkpoint(self) -> None:
+        stream = self.plan.stream.name
+        if not self._checkpoint.folder.exists():
+            if self._batch.number >= 0:
+                raise UnavailableError(
+                    f"where the detection in {quote(stream)} goes on is not known: its checkpoint "
+                    "is gone",
+                    fix=f"restore it, or move {self._writer.folder} away",
+                )
+            self._source.begin()
+            self._checkpoint.folder.mkdir(mode=0o700)
+            self._checkpoint.claim(Owner(stream, self._source.identify()))
+        self._checkpoint.check(Owner(stream, self._source.identify()))
+        self._source.check(Position(self._checkpoint.folder, self._batch.place))
+
+    @property
+    def _batch(self) -> Batch:
+        newest = self._writer.newest
+        return newest.batch if newest is not None else Batch()
+
+    def _take(self, frame: DataFrame, number: int) -> None:
+        """Take a batch that Spark offers; called by Spark."""
+        if number <= self._batch.number:
+            return  # killed before Spark noted that it is done
+        try:
+            batch = Batch(self._checkpoint.name, number, self._checkpoint.offsets(number))
             self._opt_outs = self._consent()
-            raw = self._source.read_stretch(self._spark, self.next, stretch)
-            parsed = parse_records(raw, self.plan.stream, self._find_schema)
-            self._process(parsed, stretch)
-        return self.next - begin
+            parsed = parse_records(frame, self.plan.stream, self._find_schema)
+            self._process(parsed, batch)
+        except BaseException as error:
+            self._trouble = error
+            raise
 
     def advance(self, at: int) -> None:
         """Let time pass, where that may change something."""
@@ -208,9 +264,9 @@ class DetectionRunner:
         """Commit a batch without records."""
         raw = self._spark.createDataFrame([], SCHEMA)
         nothing = self._bind(parse_records(raw, self.plan.stream, self._find_schema))
-        self._finish(self._writer.stage(), nothing, [], at, self.next, erased)
+        self._finish(self._writer.stage(), nothing, [], at, self._batch, erased=erased)
 
-    def _process(self, parsed: DataFrame, end: int) -> None:
+    def _process(self, parsed: DataFrame, batch: Batch) -> None:
         staged = self._writer.stage()
         with _kept(self._bind(parsed)) as bound:
             table = bound.select(_PLACE, _AT, f"`{PROBLEM}`").toArrow().sort_by(_PLACE)
@@ -219,7 +275,7 @@ class DetectionRunner:
             happened = table.filter(problems.is_null())
             placed, clock = self._place_in_time(bound, happened)
             rows = placed.where(F.col(f"`{PROBLEM}`").isNull())
-            self._finish(staged, rows, letters, clock, end)
+            self._finish(staged, rows, letters, clock, batch, len(table))
 
     def _bind(self, parsed: DataFrame) -> DataFrame:
         """Return the events that each record is; records that are none let time pass, too."""
@@ -266,7 +322,8 @@ class DetectionRunner:
         rows: DataFrame,
         letters: list[dict[str, Any]],
         clock: int,
-        end: int,
+        batch: Batch,
+        read: int = 0,
         erased: ErasedNames | None = None,
     ) -> None:
         """Follow all parts through a batch, and commit what came of it."""
@@ -283,21 +340,21 @@ class DetectionRunner:
         if letters:
             with (staged / "dead" / "letters.jsonl").open("w", encoding="utf-8") as file:
                 for it in letters:
-                    entry = {"offset": it[_PLACE], "reason": it[PROBLEM]}
+                    entry = {**self._source.locate(it[_PLACE]), "reason": it[PROBLEM]}
                     file.write(json.dumps(entry, ensure_ascii=False) + "\n")
         mark = Mark(token, clock, before.parts, before.key, joint, before.stream)
-        totals = Totals(end - self.next, published, len(letters))
+        totals = Totals(read, published, len(letters))
         self._totals = self._totals.add(totals)
         commit = Commit(
             self._writer.sequence,
-            end,
             self.plan.signature,
+            batch,
             at=time.time_ns() // 1_000_000,
             totals=self._totals,
             mark=json.dumps(asdict(mark)),
         )
         self._writer.commit(commit)
-        self._mark, self.next = mark, end
+        self._mark = mark
         self._clear()
 
     def _follow_joint(

@@ -26,9 +26,10 @@ from typing import Any, Final
 
 from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy, coarsen
 from penstock.errors import UsageError, quote
+from penstock.eventlog import EventLog, Topic
 from penstock.masks import split_anonymizer
-from penstock.model.kinds import View
-from penstock.pipeline.sinks.commits import ViewFolder
+from penstock.model.kinds import Stream, View
+from penstock.pipeline.sinks.commits import Commit, ViewFolder
 
 ABSENT: Final = "absent"
 INITIALIZED: Final = "initialized"
@@ -68,6 +69,8 @@ class Condition:
     at: float
     rate: float = 0.0
     error: str | None = None
+    lag: int | None = None
+    """How many records Spark has seen in the source and not read, where it tells."""
 
 
 class Control:
@@ -112,11 +115,15 @@ class Control:
 
     def condition(self, name: str) -> Condition | None:
         """Return how a view is; None where nobody runs it."""
-        data = _read(self.folder / name / "condition.json")
-        if not data:
+        found = self.last_condition(name)
+        if found is None or time.time() - found.at > FRESH_SECONDS or not _lives(found.pid):
             return None
-        found = Condition(**data)
-        return found if time.time() - found.at <= FRESH_SECONDS and _lives(found.pid) else None
+        return found
+
+    def last_condition(self, name: str) -> Condition | None:
+        """Return how a view was when somebody ran it last."""
+        data = _read(self.folder / name / "condition.json")
+        return Condition(**data) if data else None
 
 
 def find_private_streams(views: Iterable[View]) -> frozenset[str]:
@@ -129,19 +136,23 @@ def find_private_streams(views: Iterable[View]) -> frozenset[str]:
     )
 
 
-def describe(name: str, stream: str, end: int, control: Control, *, coarse: bool) -> dict[str, Any]:
-    """Return all there is to know about a view; `end` is the next offset of its stream.
+def describe(
+    name: str, stream: str, control: Control, log: Topic | None, *, coarse: bool
+) -> dict[str, Any]:
+    """Return all there is to know about a view; `log` has its records, where that is ours.
 
     Coarse are the counts of a stream that has private figures.
     """
-    found = _describe_exactly(name, stream, end, control)
+    found = _describe_exactly(name, stream, control, log)
     if coarse:
         found |= {it: coarsen(found[it]) for it in COUNTS}
         found["rate"] = found["rate"] // COARSE_RATE * COARSE_RATE
     return {**found, "coarse": coarse}
 
 
-def _describe_exactly(name: str, stream: str, end: int, control: Control) -> dict[str, Any]:
+def _describe_exactly(
+    name: str, stream: str, control: Control, log: Topic | None
+) -> dict[str, Any]:
     wanted, condition = control.wanted(name), control.condition(name)
     last = control.view(name).last()
     totals = last.totals if last else None
@@ -155,7 +166,7 @@ def _describe_exactly(name: str, stream: str, end: int, control: Control) -> dic
         "wanted": wanted.state,
         "state": state,
         "rate": round(condition.rate, 1) if condition else 0.0,
-        "lag": max(0, end - (last.next if last else 0)),
+        "lag": _find_lag(name, control, log, last),
         "read": totals.read if totals else 0,
         "published": published,
         "rejected": totals.rejected if totals else 0,
@@ -163,6 +174,20 @@ def _describe_exactly(name: str, stream: str, end: int, control: Control) -> dic
         "loss": round(totals.loss / published, 4) if totals and published else 0.0,
         "error": condition.error if condition else None,
     }
+
+
+def _find_lag(name: str, control: Control, log: Topic | None, last: Commit | None) -> int:
+    """Return how many records wait: of our own log exactly, of others as Spark said last."""
+    if log is not None:
+        place = last.batch.place if last else ""
+        return log.count_from(json.loads(place)["offset"] if place else 0)
+    told = control.last_condition(name)
+    return (told.lag or 0) if told else 0
+
+
+def own_log(stream: Stream, log: EventLog) -> Topic | None:
+    """Return the topic of the embedded log that has a stream's records, where it has them."""
+    return log.topic(stream.topic) if stream.source is None else None
 
 
 def _lives(pid: int) -> bool:

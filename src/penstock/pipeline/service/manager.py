@@ -37,13 +37,13 @@ from penstock.pipeline.records.opt_outs import Consent, nobody_opted_out
 from penstock.pipeline.service.control import PAUSED, RUNNING, STOPPED, Condition, Control
 from penstock.pipeline.service.metrics import TimedView
 from penstock.pipeline.sinks.formats import Sinks
-from penstock.pipeline.sources.offsets import checkpoint_folder
 from penstock.pipeline.sources.source import open_source
+from penstock.pipeline.views.failures import is_passing
 from penstock.pipeline.views.stream_runner import (
     LEAST_WAIT,
     MOST_WAIT,
     StreamRunner,
-    is_passing,
+    checkpoints_folder,
 )
 from penstock.pipeline.views.view_runner import ViewRunner
 from penstock.telemetry import get_logger
@@ -233,12 +233,7 @@ class Manager:
         last = self.control.view(blueprint.view.name).last()
         if last is None or not last.held:
             return
-        view = self._make(blueprint)
-        view.open()
-        try:
-            view.flush()
-        finally:
-            view.close()
+        self._stream(blueprint.stream).flush(self._make(blueprint))
 
     def _make(self, blueprint: Blueprint) -> ViewRunner:
         folder = self._settings.folder / blueprint.view.name
@@ -253,15 +248,16 @@ class Manager:
             sinks=sinks,
             vault=self._vault,
             consent=self._consent,
+            locate=self._stream(blueprint.stream).source.locate,
         )
 
     def _stream(self, stream: Stream) -> StreamRunner:
         if stream.name not in self._streams:
-            checkpoint = checkpoint_folder(stream, self._settings)
+            checkpoints = checkpoints_folder(stream.name, self._settings)
             source = open_source(stream, self._settings, self._kafka)
             rows = self._settings.batch
             runner = StreamRunner(
-                self._spark, stream, source, checkpoint, rows, is_current=self._is_current
+                self._spark, stream, source, checkpoints, rows, is_current=self._is_current
             )
             self._streams[stream.name] = runner
         return self._streams[stream.name]
@@ -282,25 +278,21 @@ class Manager:
             if not runner.views:
                 runner.stop()
                 del self._streams[name]
-            elif not runner.streams:
+            else:
                 # A query that ended by itself is begun again; its views are not less safe,
                 # only later. What ended it is told with them.
-                self._troubles[name] = runner.failure
                 runner.start(self._settings.interval)
-            else:
-                if runner.follows:
-                    self._troubles[name] = runner.failure
-                # Views that were added or resumed need not wait for the next record.
-                runner.catch_up()
+                self._troubles[name] = runner.failure
                 runner.tick()
 
     def _note_failures(self, runner: StreamRunner) -> None:
         definitions = self._definitions()
-        for name, reason in runner.failures.items():
+        for name in list(runner.failures):
+            # Taken out one by one: a batch may add another meanwhile.
+            passing, reason = name in runner.passing, runner.failures.pop(name)
+            runner.passing.discard(name)
             if definitions.get(View, name) is not None:
-                self._note_failure(definitions, name, reason, passing=name in runner.passing)
-        runner.failures.clear()
-        runner.passing.clear()
+                self._note_failure(definitions, name, reason, passing=passing)
 
     def _note_failure(
         self, definitions: DefinitionSet, name: str, reason: str, *, passing: bool
@@ -356,7 +348,8 @@ class Manager:
             if state == RUNNING:
                 error = self._troubles.get(view.stream)
             rate = self._rate(name, now)
-            self.control.report(name, Condition(state, os.getpid(), now, rate, error))
+            lag = runner.count_behind(name) if runner is not None else None
+            self.control.report(name, Condition(state, os.getpid(), now, rate, error, lag))
 
     def _rate(self, name: str, now: float) -> float:
         """Return the records read per second, of late."""

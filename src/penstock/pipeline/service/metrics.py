@@ -25,7 +25,12 @@ from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.risk.figures import NO_DISTANCE, Promise, Question
 from penstock.pipeline.risk.measurement import Meter, Risk, read_plan
-from penstock.pipeline.service.control import Control, describe, find_private_streams
+from penstock.pipeline.service.control import (
+    Control,
+    describe,
+    find_private_streams,
+    own_log,
+)
 from penstock.pipeline.sinks.commits import COMMITS, Commit, Totals, ViewFolder
 from penstock.pipeline.views.view_runner import ViewRunner
 from penstock.telemetry import get_logger
@@ -81,8 +86,15 @@ class TimedView(ViewRunner):
 
     @override
     def process(self, *args: Any, **options: Any) -> Commit:
+        return self._time(super().process, *args, **options)
+
+    @override
+    def publish(self, *args: Any, **options: Any) -> Commit:
+        return self._time(super().publish, *args, **options)
+
+    def _time(self, action: Callable[..., Commit], *args: Any, **options: Any) -> Commit:
         began = time.perf_counter()
-        made = super().process(*args, **options)
+        made = action(*args, **options)
         seconds = time.perf_counter() - began
         BATCH.observe(seconds)
         _log.debug("batch", view=self.name, duration_ms=round(seconds * 1000))
@@ -183,12 +195,10 @@ class Observer:
         control: Control,
         log: EventLog,
         definitions: Callable[[], DefinitionSet],
-        end_of: Callable[[Stream], int],
     ) -> None:
         self._control = control
         self._event_log = log
         self._definitions = definitions
-        self._end_of = end_of
         self._watched: dict[str, ViewWatch] = {}
 
     def run(self, ended: threading.Event) -> None:
@@ -204,7 +214,6 @@ class Observer:
         definitions = self._definitions()
         views = definitions.of(View)
         streams = definitions.of(Stream)
-        ends = {name: self._end_of(streams[name]) for name in {it.stream for it in views.values()}}
         for name in self._watched.keys() - views.keys():
             del self._watched[name]
         rows: dict[str, dict[str, Any]] = {}
@@ -215,9 +224,8 @@ class Observer:
                 self._watched[name] = ViewWatch(self._control.view(name), self._event_log)
             watch = self._watched[name]
             coarse = view.stream in private
-            rows[name] = describe(
-                name, view.stream, ends[view.stream], self._control, coarse=coarse
-            )
+            log = own_log(streams[view.stream], self._event_log)
+            rows[name] = describe(name, view.stream, self._control, log, coarse=coarse)
             watch.note_state(name, rows[name]["state"])
             try:
                 # Each gets its turn, whatever the others need.

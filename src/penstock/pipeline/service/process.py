@@ -22,7 +22,6 @@ from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.pipeline.service.manager import Manager
 from penstock.pipeline.service.metrics import Observer
-from penstock.pipeline.sources.offsets import next_offset_of
 from penstock.telemetry import Endpoint, Health, get_logger
 from penstock.telemetry.health import Figures
 
@@ -41,12 +40,7 @@ def run_until_told(
 
     `confirmed` tells the newest epoch that the store has confirmed, and its age.
     """
-    observer = Observer(
-        manager.control,
-        EventLog(config.pipeline.event_log),
-        definitions,
-        lambda stream: next_offset_of(stream, config.pipeline),
-    )
+    observer = Observer(manager.control, EventLog(config.pipeline.event_log), definitions)
     ended = threading.Event()
     watching = threading.Thread(target=observer.run, args=(ended,), name="observer", daemon=True)
     with _endpoint(config, make_health(spark, manager, definitions, confirmed)):

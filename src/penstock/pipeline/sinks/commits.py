@@ -13,9 +13,10 @@ Rules that hold here:
 - What counts is then delivered, where the view's records are read elsewhere than here; the
   newest batch once more on opening, since a crash may have come between.
 - One process at a time writes a view; a second one is refused.
+- A batch of Spark's is in one commit; Spark's number in it makes a repeat known.
+- What a view holds back is in Spark's state store, under the checkpoint of its query.
 - What was published can be taken back (`take_back`). A mark stands in the folder until that is done
   as a whole: nothing is published meanwhile, also after a crash.
-- What a stateful step holds back is kept by Spark beside this; see `views.operator`.
 - What is not for readers (commits, dead letters) only its owner can read, wherever
   the folder is copied to.
 """
@@ -26,10 +27,10 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, Self
+from typing import IO, Any, Final, Protocol, Self, TypeAlias
 
 from penstock.errors import UnavailableError
 from penstock.eventlog.files import find_end
@@ -63,20 +64,36 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of Spark's: the checkpoint that numbers it, its number, where it ends."""
+
+    checkpoint: str = ""
+    number: int = -1
+    place: str = ""
+    """Where it ends in the source, in Spark's words; for those who want to know."""
+
+
+ShardCount: TypeAlias = tuple[int, int | None]
+"""How many records a shard holds back, and when the clock lets some of them go, if it does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """One batch that counts."""
 
     sequence: int
-    next: int
-    """The first offset that the view has not seen."""
     plan: str
     """Names the definitions that the batch was made by."""
+    batch: Batch = Batch()
+    """The newest batch of Spark's that is in the view."""
     files: tuple[str, ...] = ()
     dead: tuple[str, ...] = ()
     held: int = 0
-    """How many records the stateful step holds back."""
+    """How many records the view holds back."""
     due: int | None = None
     """When the clock lets some of them go, if it does."""
+    shards: Mapping[str, ShardCount] = field(default_factory=dict)
+    """The same for each shard of a stateful view, as it said last."""
     at: int = 0
     totals: Totals = Totals()
     format: str = "parquet"
@@ -94,8 +111,13 @@ class Commit:
     def from_line(cls, line: bytes) -> Self:
         """Read a line."""
         data: dict[str, Any] = json.loads(line)
-        data["totals"] = Totals(**data["totals"])
+        if "batch" not in data:
+            # Of a version whose views kept offsets of their own: no checkpoint tells its place.
+            del data["next"]
+            data |= {"batch": {"number": 0}, "shards": {}}
+        data["totals"], data["batch"] = Totals(**data["totals"]), Batch(**data["batch"])
         data["files"], data["dead"] = tuple(data["files"]), tuple(data["dead"])
+        data["shards"] = {key: (held, due) for key, (held, due) in data["shards"].items()}
         return cls(**data)
 
 

@@ -1,21 +1,19 @@
 """What every source of a stream can do, and which one a stream has.
 
-Rules that hold here:
-- Each record has one offset for good. Offsets begin at zero and grow; few hold no record. A
-  view goes on at an offset.
-- A stretch of offsets always reads the same. Where a source cannot keep that, since a file
-  was changed or is gone, it says so and gives nothing.
+    event log ─ data source of ours ─┐
+    Kafka ───── Spark's connector ───┼─▶ offset, arrival, value ─▶ records.parser
+    files ───── Spark's file source ─┘
 
-A store that knows records by other places keeps an index on the disk, written before the
-first of its offsets is used, that leads from a running offset to a place: a file and a row
-(`index`); a partition and an offset in it, for a store with partitions. There, `place` is
-where a batch that Spark brought with the store's own places gets its running offsets.
+Rules that hold here:
+- Spark reads, and Spark's checkpoint says what was read. Nothing is kept here.
+- Each record has one offset for good, a number that no other record of the stream has. It comes
+  from where the store itself says that the record stands; `locate` leads back.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,11 +21,8 @@ from penstock.config.sections.brokers import KafkaSettings
 from penstock.config.sections.installation import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
-from penstock.pipeline.sources.event_log import TopicSource
+from penstock.pipeline.sources.event_log import Position, TopicSource
 from penstock.pipeline.sources.files import FilesSource
-from penstock.pipeline.sources.index import FileIndex
-from penstock.pipeline.sources.kafka_index import KafkaIndex
-from penstock.pipeline.sources.offsets import index_folder
 
 
 class Source(Protocol):
@@ -37,23 +32,35 @@ class Source(Protocol):
     find that a record is none.
     """
 
-    def take_in(self) -> int:
-        """Look for new records, and return the offset that the next one will get."""
+    def begin(self) -> None:
+        """Prepare the store for its first reader."""
 
-    def read_on(self, spark: SparkSession, start: int, rows: int) -> DataFrame | None:
-        """Return the records from `start` on as a stream, about `rows` at a time.
+    def identify(self) -> str:
+        """Return what names this source for good; raises where it cannot be reached."""
 
-        None where stretches are all there is: new records are looked for with `take_in`.
+    def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:
+        """Return the records as a stream, about `rows` at a time; with 0, no new ones come.
+
+        A new query begins at `start`, in Spark's words for a place, or at the beginning.
         """
 
-    def place(self, batch: DataFrame) -> DataFrame:
-        """Give the records of a batch of that stream their offsets, if they lack them."""
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return all records that there are now."""
 
-    def check(self, start: int, end: int) -> None:
-        """Raise if the records from `start` to before `end` cannot be read as they were."""
+    def hand_over(self, position: Position, checkpoint: Path) -> str:
+        """Prepare another checkpoint to go on at a place; return the `start` for it."""
 
-    def read_stretch(self, spark: SparkSession, start: int, end: int) -> DataFrame:
-        """Return the records from `start` to before `end`."""
+    def check(self, position: Position) -> None:
+        """Raise if records behind a place are not there any more, or not as they were found."""
+
+    def check_whole(self) -> None:
+        """Raise if some of the first records are not there any more, as far as the store tells."""
+
+    def count_behind(self, position: Position) -> int:
+        """Return how much there is behind a place: records, or files where these are read."""
+
+    def locate(self, offset: int) -> dict[str, Any]:
+        """Return where a record stands, in the words of the store."""
 
 
 def open_source(
@@ -62,13 +69,11 @@ def open_source(
     """Return where the records of a stream come from."""
     if stream.source is None:
         return TopicSource(EventLog(settings.event_log).topic(stream.topic))
-    folder = index_folder(stream.name, stream.source, settings)
     files = stream.source.files
     if files is None:
         # Loaded here: not everyone who runs views has a client of Kafka.
         from penstock.eventlog.kafka import KafkaLog  # noqa: PLC0415
         from penstock.pipeline.sources.kafka import KafkaSource  # noqa: PLC0415
 
-        log = KafkaLog(kafka or KafkaSettings())
-        return KafkaSource(log, stream.topic, KafkaIndex(folder), settings.batch)
-    return FilesSource(FileIndex(folder, Path(files.folder), files.format), folder, stream)
+        return KafkaSource(KafkaLog(kafka or KafkaSettings()), stream.topic)
+    return FilesSource(Path(files.folder), files.format, stream.fields)

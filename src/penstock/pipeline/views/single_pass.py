@@ -1,8 +1,9 @@
-"""Row-wise views of one stream, written in one pass over a batch.
+"""Files of views, written by Spark's tasks in one pass over a batch.
 
     parsed rows ─→ columns of all views ─→ tasks in Python, Arrow batches ─┬→ Parquet of a view
                    (what several share stands there once)                  ├→ Parquet of another
                                                                            └→ counts, dead letters
+    what left a stateful operator ─→ tasks in Python ─→ Parquet of the view, counts, dead letters
 
 Rules that hold here:
 - A batch is read and parsed once, however many views there are, and no copy of it is kept.
@@ -28,10 +29,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.masks import Chain
+from penstock.masks.fields import Schema
 from penstock.masks.spark import ChainLayout, JointMasks
 from penstock.pipeline.anonymizers.stateful import DeadLetter
+from penstock.pipeline.dataframes.shard_step import REPORT, REPORTED
+from penstock.pipeline.dataframes.shards import REASON
 from penstock.pipeline.records.columns import ARROW_TYPES, OFFSET, PROBLEM
 from penstock.pipeline.session import freeze_loaded
+from penstock.pipeline.sinks.commits import ShardCount
 
 # So many rows are gathered for one row group.
 GROUP: Final = 1 << 17
@@ -67,7 +72,7 @@ def write_together(frame: DataFrame, branches: Sequence[Branch], topic: str) -> 
     """Write parsed rows as files of all views; say for each what became of them."""
     masks = _compile(frame.sparkSession, tuple(branch.chain for branch in branches), topic)
     parts = [
-        _Part(str(branch.target), layout, _schema(branch.chain))
+        _Part(str(branch.target), layout, _schema(branch.chain.output))
         for branch, layout in zip(branches, masks.layouts, strict=True)
     ]
     for branch in branches:
@@ -81,6 +86,49 @@ def write_together(frame: DataFrame, branches: Sequence[Branch], topic: str) -> 
     return [_take_stock(answer, number, branch) for number, branch in enumerate(branches)]
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What left the stateful operator of a view in a batch."""
+
+    read: int
+    published: int
+    dead: list[DeadLetter]
+    loss: float
+    shards: dict[str, ShardCount]
+    groups: list[bytes]
+    """Tables of how many persons are behind each group, one for each shard that tells."""
+
+
+def write_made(frame: DataFrame, fields: Schema, target: Path) -> Made:
+    """Write the rows of a view that `make_view` made, in one action; say what became of the rest.
+
+    Where nothing was published, there is no `target`.
+    """
+    target.mkdir()
+    part = _Part(str(target), ChainLayout(tuple(fields), REASON), _schema(fields))
+    names = [*fields, OFFSET, REASON, REPORT]
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_loaded()
+        return _write_made(batches, part, names)
+
+    # Spark takes a dot in a name for a way into a field here, so that names travel beside.
+    plain = frame.select(*(_named(it) for it in names)).toDF(*(f"c{n}" for n in range(len(names))))
+    answer = plain.mapInArrow(write, f"{_DDL}, report {_REPORT_DDL}").toArrow()
+    files = _name_files(answer, target)
+    if not files.num_rows:
+        target.rmdir()
+    reports = [it for it in answer["report"].to_pylist() if it is not None]
+    return Made(
+        sum(it["read"] for it in reports),
+        sum(files["rows"].to_pylist()),
+        _letters(answer),
+        sum(it["loss"] for it in reports),
+        {str(it["shard"]): (it["held"], it["due"]) for it in reports},
+        [it["groups"] for it in reports if it["groups"] is not None],
+    )
+
+
 @lru_cache(maxsize=32)
 def _compile(session: SparkSession, chains: tuple[Chain, ...], topic: str) -> JointMasks:
     """Return the masks of some views; kept, as the next batch is likely to need the same."""
@@ -89,6 +137,9 @@ def _compile(session: SparkSession, chains: tuple[Chain, ...], topic: str) -> Jo
 
 
 _DDL: Final = "view int, file string, rows long, offset long, reason string"
+_REPORT_DDL: Final = (
+    "struct<shard: int, read: long, held: long, due: long, loss: double, groups: binary>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +151,8 @@ class _Part:
     schema: Any
 
 
-def _schema(chain: Chain) -> pa.Schema:
-    return pa.schema([(name, ARROW_TYPES[found.type]) for name, found in chain.output.items()])
+def _schema(fields: Schema) -> pa.Schema:
+    return pa.schema([(name, ARROW_TYPES[found.type]) for name, found in fields.items()])
 
 
 class _File:
@@ -155,19 +206,26 @@ class _File:
 def _write_task(
     batches: Iterable[pa.RecordBatch], parts: Sequence[_Part]
 ) -> Iterator[pa.RecordBatch]:
-    context = TaskContext.get()
-    if context is None:
-        raise RuntimeError("this runs in a task of Spark only")
-    # The attempt stands in the name: a task that is done again meets no file of its own.
-    name = f".{context.partitionId():05}-{context.taskAttemptId()}"
+    name = _name_file()
     files = [_File(part, name) for part in parts]
     for batch in batches:
         for view, (file, part) in enumerate(zip(files, parts, strict=True)):
             refused = file.add(batch)
             if refused is not None:
                 yield _answer(view, refused, part.layout.reason)
-    made = [(view, file) for view, file in enumerate(files) if file.close()]
-    yield pa.record_batch(
+    yield _tell_files([(view, file) for view, file in enumerate(files) if file.close()])
+
+
+def _name_file() -> str:
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("this runs in a task of Spark only")
+    # The attempt stands in the name: a task that is done again meets no file of its own.
+    return f".{context.partitionId():05}-{context.taskAttemptId()}"
+
+
+def _tell_files(made: Sequence[tuple[int, _File]]) -> pa.RecordBatch:
+    return pa.record_batch(
         [
             pa.array([view for view, _ in made], pa.int32()),
             pa.array([file.name for _, file in made], pa.string()),
@@ -177,6 +235,26 @@ def _write_task(
         ],
         schema=ANSWER,
     )
+
+
+def _write_made(
+    batches: Iterable[pa.RecordBatch], part: _Part, names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    file = _File(part, _name_file())
+    for batch in batches:
+        rows = batch.rename_columns(names)
+        reports = rows.column(REPORT)
+        if reports.null_count < rows.num_rows:
+            told = rows.filter(reports.is_valid())
+            blank = pa.record_batch(
+                [pa.nulls(told.num_rows, it.type) for it in ANSWER], schema=ANSWER
+            )
+            yield _with_report(blank, told.column(REPORT))
+            rows = rows.filter(reports.is_null())
+        refused = file.add(rows)
+        if refused is not None:
+            yield _with_report(_answer(0, refused, REASON))
+    yield _with_report(_tell_files([(0, file)] if file.close() else []))
 
 
 def _answer(view: int, refused: pa.RecordBatch, reason: str) -> pa.RecordBatch:
@@ -193,19 +271,31 @@ def _answer(view: int, refused: pa.RecordBatch, reason: str) -> pa.RecordBatch:
     )
 
 
+def _with_report(answer: pa.RecordBatch, reports: pa.Array | None = None) -> pa.RecordBatch:
+    if reports is None:
+        reports = pa.nulls(answer.num_rows, REPORTED)
+    return pa.record_batch(
+        [*answer.columns, reports], schema=ANSWER.append(pa.field("report", REPORTED))
+    )
+
+
 def _take_stock(answer: pa.Table, number: int, branch: Branch) -> Written:
     own = answer.filter(pc.equal(answer["view"], number))
-    files = own.filter(own["file"].is_valid())
+    files = _name_files(own, branch.target)
+    return Written(branch.target, sum(files["rows"].to_pylist()), _letters(own))
+
+
+def _name_files(answer: pa.Table, target: Path) -> pa.Table:
+    """Give the files that tasks tell of the names that count; return what they tell."""
+    files = answer.filter(answer["file"].is_valid())
     for place, name in enumerate(sorted(files["file"].to_pylist())):
-        (branch.target / name).rename(branch.target / f"part-{place:05}.parquet")
-    refused = own.filter(own["offset"].is_valid())
-    dead = [
-        DeadLetter(offset, reason)
-        for offset, reason in zip(
-            refused["offset"].to_pylist(), refused["reason"].to_pylist(), strict=True
-        )
-    ]
-    return Written(branch.target, sum(files["rows"].to_pylist()), dead)
+        (target / name).rename(target / f"part-{place:05}.parquet")
+    return files
+
+
+def _letters(answer: pa.Table) -> list[DeadLetter]:
+    refused = answer.filter(answer["reason"].is_valid())
+    return list(map(DeadLetter, refused["offset"].to_pylist(), refused["reason"].to_pylist()))
 
 
 def _named(name: str) -> Column:

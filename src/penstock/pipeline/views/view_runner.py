@@ -1,10 +1,10 @@
 """Runs one view: batches of its stream become files that count.
 
 Rules that hold here:
-- Masks are columns of Spark. A stateful step is a query of its own; what it holds
-  back is in Spark's state store, and what leaves it counts with the commit of the batch.
-- Records that the view has seen already are passed over by their offsets, whatever Spark
-  offers again.
+- Masks are columns of Spark. A stateful anonymizer is an operator in the view's own query
+  (`stateful_query`); what it holds back is in Spark's state store.
+- A batch that the view has already is passed over, by the number that Spark gives it.
+- Of a batch one action makes all: rows in files, records that were rejected, reports of shards.
 """
 
 from __future__ import annotations
@@ -12,53 +12,31 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from penstock.errors import UnavailableError, UsageError, quote
+from penstock.errors import UsageError, quote
 from penstock.eventlog import Topic
 from penstock.eventlog.erasure import find_asked
-from penstock.masks import Chain, Vault
-from penstock.masks.spark import RowMasks, mask_frame
+from penstock.masks import Vault
 from penstock.pipeline.anonymizers.blueprint import Blueprint
-from penstock.pipeline.anonymizers.stateful import DeadLetter, StepOutcome
-from penstock.pipeline.records.columns import (
-    NO_TIME,
-    OFFSET,
-    PERSON,
-    PROBLEM,
-    SUBJECT,
-    TIME,
-    WINDOW,
-)
-from penstock.pipeline.records.opt_outs import (
-    Consent,
-    OptedOut,
-    mark_refused,
-    mark_subjects,
-    nobody_opted_out,
-)
-from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
+from penstock.pipeline.anonymizers.k_anonymity import PERSONS, RECORDS
+from penstock.pipeline.anonymizers.stateful import DeadLetter, read_table
+from penstock.pipeline.dataframes.shards import REASON
+from penstock.pipeline.dataframes.view import RowView
+from penstock.pipeline.records.columns import OFFSET
+from penstock.pipeline.records.opt_outs import Consent, OptedOut, mark_refused, nobody_opted_out
+from penstock.pipeline.sinks.commits import Batch, Commit, ShardCount, Totals, ViewWriter
 from penstock.pipeline.sinks.files import ParquetSink
 from penstock.pipeline.sinks.formats import Sinks
 from penstock.pipeline.sinks.published import write_persons
-from penstock.pipeline.views.operator.commands import (
-    FEED,
-    FLUSH,
-    REASON,
-    Command,
-    Report,
-    load_outcome,
-    save_erased,
-    save_opted_out,
-    stage_rows,
-)
-from penstock.pipeline.views.operator.query import StepQuery
-from penstock.pipeline.views.single_pass import Branch, Written, write_together
+from penstock.pipeline.views.single_pass import Branch, Made, Written, write_made, write_together
+from penstock.store.opt_outs import SubjectMarks
 
 
 class ViewRunner:
@@ -75,131 +53,144 @@ class ViewRunner:
         sinks: Sinks | None = None,
         vault: Vault | None = None,
         consent: Consent = nobody_opted_out,
-        steps: StepQuery | None = None,
         purposes: tuple[str, ...] | None = None,
+        locate: Callable[[int], dict[str, Any]] = lambda offset: {"offset": offset},
     ) -> None:
         self.blueprint = blueprint
         self.name = blueprint.view.name
-        self.next = 0
-        self.held = 0
-        """How many records the view holds back."""
-        self._due: int | None = None
+        self.folder = folder
+        self.secret = secret
+        self.vault = vault
+        self.stateful = bool(blueprint.plan.stateful)
+        self.refusing = OptedOut()
+        """Who wants no part in the view, as of when it was asked last."""
         self._spark = spark
-        self._secret = secret
         self._sinks = sinks or Sinks(Topic(folder / blueprint.view.topic))
         self._sink = self._sinks.find(blueprint.view.format, blueprint.view.encoding)
         self._writer = writer or ViewWriter(folder, self._deliver)
         self._plans = folder / "plans"
-        self._steps = steps or StepQuery(spark, folder, self._plans, secret)
-        self._vault = vault
         self._consent = consent
         # Definitions that were kept do not tell what the view serves now.
         self._purposes = blueprint.view.purposes if purposes is None else purposes
-        self._refusing = OptedOut()
-        self._before, self._after = blueprint.chains(secret, vault)
-        self._stateful = bool(blueprint.plan.stateful)
-        self.waits_for_reading = any(step.windowed for step in blueprint.plan.stateful)
-        """Whether the clock lets something leave only once all that arrived before was read."""
-        self._built: tuple[SparkSession, RowMasks] | None = None
-        self._totals = Totals()
+        self._locate = locate
+        self._before, _ = blueprint.chains(secret, vault)
+        self._built: tuple[SparkSession, RowView] | None = None
 
     def open(self) -> None:
         """Take the view, and go on where its newest commit ended."""
         last = self._writer.open()
         try:
-            self._go_on(last)
+            self._keep_plan()
+            if last is not None and last.plan != self.blueprint.signature:
+                self._check_change(self._read_plan(last.plan))
         except BaseException:
             self.close()
             raise
 
-    def _go_on(self, last: Commit | None) -> None:
+    def _keep_plan(self) -> None:
         self._plans.mkdir(mode=0o700, exist_ok=True)
         plan = self._plans / f"{self.blueprint.signature}.json"
         if not plan.exists():
             partial = plan.with_suffix(".partial")
             partial.write_text(self.blueprint.to_json(), encoding="utf-8")
             partial.replace(plan)
-        if self._stateful:
-            self._steps.command_folder.prepare()
-        given = self._steps.command_folder.find(self._writer.sequence)
-        if given is not None:
-            # Killed in the middle of it: it is done before anything else.
-            own = given.plan == self.blueprint.signature
-            (self if own else self._before_change(given)).complete(given)
-            last = self._writer.newest
-        if last is not None and last.held and not self._steps.command_folder.has_state:
-            raise UnavailableError(
-                f"the view {quote(self.name)} held {last.held} records back, and they are gone",
-                fix=f"bring {self._steps.command_folder.folder} back, or begin the view anew",
-            )
-        if last is not None and last.plan != self.blueprint.signature:
-            self._change_from(last)
-        self._resume()
 
-    def _resume(self) -> None:
-        last = self._writer.newest
-        if last is not None:
-            self._totals, self.next = last.totals, last.next
-            self.held, self._due = last.held, last.due
+    def _read_plan(self, name: str) -> Blueprint:
+        return Blueprint.from_json((self._plans / f"{name}.json").read_text(encoding="utf-8"))
 
-    def _change_from(self, last: Commit) -> None:
-        """Publish what was held back under earlier definitions, as these say."""
-        earlier = self._before_change(last)
-        before, now = earlier.blueprint.stream, self.blueprint.stream
+    def _check_change(self, earlier: Blueprint) -> None:
+        before, now = earlier.stream, self.blueprint.stream
         if (before.name, before.source) != (now.name, now.source):
-            # Its offsets would mean other records.
+            # Its batches would be of other records.
             raise UsageError(
                 f"the view {quote(self.name)} was one of the stream {quote(before.name)}"
                 f"{'' if before.name != now.name else ', which had another source'}",
-                fix=f"give it another name, or move {self._writer.folder} away",
+                fix=f"give it another name, or move {self.folder} away",
             )
-        earlier.end()
 
-    def complete(self, command: Command) -> None:
-        """Run a command that was given before; the caller has the view open."""
-        self._resume()
-        self.ask()
-        save_opted_out(self._steps.command_folder.rows(command.number), self._refusing)
-        self._obey(command)
+    def before_change(self) -> ViewRunner | None:
+        """Return the view as it was when it took in what it still holds back, if it was another.
 
-    def end(self) -> None:
-        """Publish what is held back, for good; the caller has the view open."""
-        self._resume()
-        self.flush()
-
-    def _before_change(self, made: Commit | Command) -> ViewRunner:
-        """Return the view under the definitions that a commit or a command went by."""
-        text = (self._plans / f"{made.plan}.json").read_text(encoding="utf-8")
+        What is held leaves under the definitions that it came in under.
+        """
+        last = self._writer.newest
+        if last is None or not last.held or last.plan == self.blueprint.signature:
+            return None
         return ViewRunner(
             self._spark,
-            Blueprint.from_json(text),
-            self._writer.folder,
-            self._secret,
+            self._read_plan(last.plan),
+            self.folder,
+            self.secret,
             writer=self._writer,
             sinks=self._sinks,
-            vault=self._vault,
+            vault=self.vault,
             consent=self._consent,
-            steps=self._steps,
             purposes=self._purposes,
+            locate=self._locate,
         )
 
     def close(self) -> None:
         """Release the view."""
-        self._steps.close()
         self._writer.close()
+
+    # --- how far it is ---
+
+    @property
+    def batch(self) -> Batch:
+        """The newest batch of Spark's that the view has."""
+        newest = self._writer.newest
+        return newest.batch if newest is not None else Batch()
+
+    def has(self, batch: Batch) -> bool:
+        """Whether the view has a batch already: Spark was killed before it noted that."""
+        own = self.batch
+        return own.checkpoint == batch.checkpoint and own.number >= batch.number
+
+    @property
+    def _totals(self) -> Totals:
+        newest = self._writer.newest
+        return newest.totals if newest is not None else Totals()
+
+    @property
+    def read(self) -> int:
+        """How many records the view has read."""
+        return self._totals.read
+
+    @property
+    def held(self) -> int:
+        """How many records the view holds back."""
+        newest = self._writer.newest
+        return newest.held if newest is not None else 0
+
+    def is_due(self, now: int) -> bool:
+        """Whether something leaves by the clock, if it is `now`; or somebody is to be erased."""
+        if self.stateful and find_asked(self.folder):
+            return True
+        newest = self._writer.newest
+        return newest is not None and newest.due is not None and newest.due <= now
+
+    # --- batches ---
+
+    def ask(self) -> None:
+        """Ask who wants no part in the view; before each batch."""
+        self.refusing = self._consent().refusing(self._purposes)
+
+    @property
+    def marks(self) -> SubjectMarks | None:
+        """What marks people, to find those who opt out or are erased among what is held."""
+        return self.refusing.marks
 
     @property
     def joins(self) -> bool:
         """Whether the view can be written in one pass with others of its stream."""
-        plain = not self._stateful and isinstance(self._sink, ParquetSink)
-        return plain and not self._refusing
+        return isinstance(self._sink, ParquetSink) and not self.refusing
 
-    def ask(self) -> None:
-        """Ask who wants no part in the view; before each batch."""
-        self._refusing = self._consent().refusing(self._purposes)
+    def branch(self) -> Branch:
+        """Return what a pass with other views needs: the masks, and a place for files."""
+        return Branch(self._before, self._writer.stage() / "data")
 
-    def process(self, frame: DataFrame, end: int, written: Written | None = None) -> Commit:
-        """Publish what parsed records become, from `next` to before `end`.
+    def process(self, frame: DataFrame, batch: Batch, written: Written | None = None) -> Commit:
+        """Publish what the parsed records of a batch become, row by row.
 
         What was `written` in a pass with other views is committed as it is.
         """
@@ -207,151 +198,87 @@ class ViewRunner:
             found = written or process_together([self], frame)[self.name]
             count = found.published + len(found.dead)
             totals = Totals(count, found.published, len(found.dead), 0.0)
-            return self._commit(found.target.parent, end, found.dead, totals)
-        carry = [OFFSET, PERSON, TIME, SUBJECT] if self._stateful else [OFFSET]
-        if self._stateful:
-            # Also where the view serves no purpose: who is erased is found among what is held.
-            frame = mark_subjects(frame, self.blueprint.stream, self._refusing.marks)
-        frame = mark_refused(frame, self.blueprint.stream, self._refusing)
-        masked = self._masks(frame.sparkSession, (*carry, PROBLEM)).apply(frame)
-        reason = F.coalesce(_named(PROBLEM), _named(REASON))
-        masked = masked.withColumn(REASON, reason).drop(PROBLEM)
-        if self._stateful:
-            # For windows the clock says nothing yet: what arrived before may still be unread.
-            now = NO_TIME if self.waits_for_reading else _now()
-            columns = [*self._before.output, *carry, REASON]
-            rows = masked.select(*(_named(it) for it in columns))
-            return self._command(FEED, end, now=now, rows=rows)
+            return self._commit(found.target.parent, batch, found.dead, totals)
+        frame = mark_refused(frame, self.blueprint.stream, self.refusing)
         staged = self._writer.stage()
-        dead: list[DeadLetter] = []
-        published = self._write(masked, self._before, staged, dead)
+        published, dead = self._write(self._rows(frame.sparkSession).make(frame), staged)
         totals = Totals(published + len(dead), published, len(dead), 0.0)
-        return self._commit(staged, end, dead, totals)
+        return self._commit(staged, batch, dead, totals)
 
-    def _masks(self, session: SparkSession, carry: tuple[str, ...]) -> RowMasks:
-        """Return the masks; built once, as the next batch needs the same."""
+    def publish(self, made: DataFrame, batch: Batch) -> Commit:
+        """Publish what left the stateful operator in a batch; see `dataframes.view.make_view`."""
+        staged = self._writer.stage()
+        plain = isinstance(self._sink, ParquetSink)
+        target = staged / ("data" if plain else "rows")
+        found = write_made(made, self.blueprint.plan.output, target)
+        if not plain and found.published:
+            # A second action on `made` would run the operator once more.
+            self._sink.write(self._spark.read.parquet(str(target)), staged / "data")
+        before = self._writer.newest
+        shards = {**(before.shards if before is not None else {}), **found.shards}
+        write_persons(self.folder, self._writer.sequence, _join_groups(found))
+        totals = Totals(found.read, found.published, len(found.dead), found.loss)
+        return self._commit(staged, batch, found.dead, totals, shards)
+
+    def _rows(self, session: SparkSession) -> RowView:
+        """Return the view without state; built once, as the next batch needs the same."""
         if self._built is None or self._built[0] is not session:
-            topic = F.lit(f"{self.blueprint.stream.topic}/")
-            identity = F.concat(topic, _named(OFFSET).cast("string"))
-            made = RowMasks(session, self._before, identity=identity, carry=carry, rejection=REASON)
-            self._built = session, made
+            self._built = session, RowView(session, self.blueprint, self._before)
         return self._built[1]
 
-    def branch(self) -> Branch:
-        """Return what a pass with other views needs: the masks, and a place for files."""
-        return Branch(self._before, self._writer.stage() / "data")
-
-    def flush(self) -> Commit | None:
-        """End the stream: publish what is held back."""
-        return self._command(FLUSH, self.next) if self.held else None
-
-    def is_due(self, now: int) -> bool:
-        """Whether something leaves by the clock, if it is `now`; or somebody is to be erased."""
-        if self._stateful and find_asked(self._writer.folder):
-            return True
-        return self._due is not None and self._due <= now
-
-    def tick(self, now: int) -> Commit | None:
-        """Let windows and waits end by the clock.
-
-        A view that waits for reading has read all that arrived before `now`.
-        """
-        return self._command(FEED, self.next, now=now) if self.is_due(now) else None
-
-    def _command(
-        self, action: str, end: int, *, now: int = NO_TIME, rows: DataFrame | None = None
-    ) -> Commit:
-        """Let the stateful step do something, and publish what leaves it."""
-        command_folder, number = self._steps.command_folder, self._writer.sequence
-        folder = command_folder.begin(number)
-        files = () if rows is None else stage_rows(rows, folder)
-        if self.held:
-            self.ask()
-            save_opted_out(folder, self._refusing)
-        return self._obey(Command(number, action, self.blueprint.signature, end, now, files))
-
-    def _obey(self, command: Command) -> Commit:
-        made: list[Commit] = []
-        asked = find_asked(self._writer.folder)
-        save_erased(self._steps.command_folder.rows(command.number), map(int, asked.values()))
-        self._steps.run(command, lambda report: made.append(self._conclude(command, report)))
-        for path in asked:
-            path.unlink()  # it is durable that none of this is held any more
-        return made[0]
-
-    def _conclude(self, command: Command, report: Report) -> Commit:
-        outcome = load_outcome(self._steps.command_folder.rows(command.number), report)
-        staged = self._writer.stage()
-        dead: list[DeadLetter] = []
-        published = self._publish(outcome, staged, dead)
-        self.held, self._due = report.held, report.due
-        totals = Totals(report.read, published, len(dead), report.loss)
-        return self._commit(staged, command.next, dead, totals)
-
-    def _publish(self, outcome: StepOutcome, staged: Path, dead: list[DeadLetter]) -> int:
-        """Write what left a stateful step, through the masks behind it."""
-        dead += outcome.dead
-        write_persons(self._writer.folder, self._writer.sequence, outcome.groups)
-        rows = outcome.rows
-        if not rows.num_rows:
-            return 0
-        if self._after is None:
-            fields = rows.select(list(self.blueprint.plan.output))
-            self._sink.write_table(self._spark, fields, staged / "data")
-            return int(rows.num_rows)
-        frame = self._spark.createDataFrame(rows)
-        parts = [F.lit(self.blueprint.stream.topic), _named(OFFSET), _named(WINDOW)]
-        identity = F.concat_ws("/", *(part.cast("string") for part in parts))
-        masked = mask_frame(frame, self._after, identity=identity, carry=[OFFSET], rejection=REASON)
-        return self._write(masked, self._after, staged, dead)
-
-    def _write(self, masked: DataFrame, chain: Chain, staged: Path, dead: list[DeadLetter]) -> int:
-        """Write the rows that passed all masks; return their number."""
+    def _write(self, made: DataFrame, staged: Path) -> tuple[int, list[DeadLetter]]:
+        """Write the rows that passed all masks; return their number, and the others."""
         seen = Observation()
         rejected = _named(REASON)
-        watched = masked.observe(
+        watched = made.observe(
             seen,
             F.count(F.when(rejected.isNull(), 1)).alias("fine"),
             F.count(rejected).alias("rejected"),
         )
         self._sink.write(
-            watched.where(rejected.isNull()).select(*(f"`{name}`" for name in chain.output)),
+            watched.where(rejected.isNull()).select(*(f"`{name}`" for name in self._before.output)),
             staged / "data",
         )
         counts = seen.get
+        dead = []
         if counts["rejected"]:
-            table = masked.where(rejected.isNotNull()).select(f"`{OFFSET}`", rejected).toArrow()
-            dead += _letters(table)
+            table = made.where(rejected.isNotNull()).select(f"`{OFFSET}`", rejected).toArrow()
+            dead = list(map(DeadLetter, table[OFFSET].to_pylist(), table[REASON].to_pylist()))
         if not counts["fine"]:
             shutil.rmtree(staged / "data")
-        return int(counts["fine"])
+        return int(counts["fine"]), dead
 
     def _deliver(self, commit: Commit, files: Sequence[Path], *, again: bool) -> None:
         # The format of the commit: the view may have been changed since.
         self._sinks.find(commit.format).deliver(commit, files, again=again)
 
-    def _commit(self, staged: Path, end: int, dead: list[DeadLetter], totals: Totals) -> Commit:
+    def _commit(
+        self,
+        staged: Path,
+        batch: Batch,
+        dead: Sequence[DeadLetter],
+        totals: Totals,
+        shards: Mapping[str, ShardCount] | None = None,
+    ) -> Commit:
         if dead:
             ordered = sorted(dead, key=lambda letter: letter.offset)
             with (staged / "dead" / "letters.jsonl").open("w", encoding="utf-8") as file:
                 for letter in ordered:
-                    entry = {"offset": letter.offset, "reason": letter.reason}
+                    entry = {**self._locate(letter.offset), "reason": letter.reason}
                     file.write(json.dumps(entry, ensure_ascii=False) + "\n")
-        self._totals = self._totals.add(totals)
         commit = Commit(
             self._writer.sequence,
-            end,
             self.blueprint.signature,
-            held=self.held,
-            due=self._due,
-            at=_now(),
-            totals=self._totals,
+            batch,
+            held=sum(held for held, _ in (shards or {}).values()),
+            due=min((due for _, due in (shards or {}).values() if due is not None), default=None),
+            shards=shards or {},
+            at=time.time_ns() // 1_000_000,
+            totals=self._totals.add(totals),
             format=self.blueprint.view.format,
             begin=self._sink.begin(),
         )
-        made = self._writer.commit(commit)
-        self.next = end
-        return made
+        return self._writer.commit(commit)
 
 
 def process_together(views: Sequence[ViewRunner], frame: DataFrame) -> dict[str, Written]:
@@ -361,16 +288,18 @@ def process_together(views: Sequence[ViewRunner], frame: DataFrame) -> dict[str,
     return {view.name: one for view, one in zip(views, found, strict=True)}
 
 
-def _letters(table: pa.Table) -> list[DeadLetter]:
-    return [
-        DeadLetter(offset, reason)
-        for offset, reason in zip(table[OFFSET].to_pylist(), table[REASON].to_pylist(), strict=True)
-    ]
+def _join_groups(made: Made) -> pa.Table | None:
+    """Return how many persons are behind each group: shards have different ones."""
+    # What a shard tells twice in a batch may be about the same persons.
+    tables = [_sum_up(read_table(it), "max") for it in made.groups]
+    return _sum_up(pa.concat_tables(tables), "sum") if tables else None
+
+
+def _sum_up(table: pa.Table, persons: str) -> pa.Table:
+    names = [name for name in table.column_names if name not in {RECORDS, PERSONS}]
+    summed = table.group_by(names).aggregate([(RECORDS, "sum"), (PERSONS, persons)])
+    return summed.rename_columns([*names, RECORDS, PERSONS]).select(table.column_names)
 
 
 def _named(name: str) -> Column:
     return F.col(f"`{name}`")
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

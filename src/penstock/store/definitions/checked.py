@@ -231,7 +231,8 @@ class CheckedDefinitions:
     ) -> Change:
         """Bring back what an earlier epoch held, as a new change.
 
-        What commands did to the purpose state stays noted, unless its key is named.
+        What commands did to the purpose state stays noted, and what was revoked stays revoked,
+        unless its key is named.
         """
         named = None if keys is None else list(keys)
 
@@ -240,6 +241,12 @@ class CheckedDefinitions:
             # Nor does a revocation come undone: lists of revocations stay the newest.
             both = now.documents.keys() | then.keys()
             kept = {STATE} | {it for it in both if it.kind == RevocationList.kind}
+            # An appointment that was deleted or shortened since is brought back by its name alone.
+            kept |= {
+                key
+                for key, it in then.items()
+                if key.kind == Appointment.kind and now.documents.get(key) != it
+            }
             wanted = both - kept if named is None else named
             for key in named or ():
                 if key not in now.documents and key not in then:

@@ -27,6 +27,7 @@ from penstock.store.audit.entry import canonical
 from penstock.store.audit.reader import read_one
 from penstock.store.audit.signatures import Head
 from penstock.store.database import Database
+from penstock.store.detection.erasures import erasures_table as detection_erasures_table
 from penstock.store.detection.tables import AREA as SITUATIONS_AREA
 from penstock.store.detection.tables import (
     LED_HERE,
@@ -148,6 +149,12 @@ class ErasureBook:
                     )
                 )  # fmt: skip
             connection.execute(steps_table.delete().where(steps_table.c.request == request))
+            asked = detection_erasures_table.c
+            connection.execute(
+                detection_erasures_table.delete().where(
+                    asked.request == request, asked.settled.is_not(None)
+                )
+            )
 
     def evidence(self, request: str) -> list[Evidence]:
         """Return the evidence of a request, by service."""

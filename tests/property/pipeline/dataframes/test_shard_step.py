@@ -28,7 +28,7 @@ from penstock.pipeline.dataframes.shard_step import REPORT, ShardState, ShardSte
 from penstock.pipeline.dataframes.shards import REASON, pack_rows, write_signal
 from penstock.pipeline.dataframes.view import count_shards
 from penstock.pipeline.records.columns import OFFSET, PERSON, WINDOW
-from penstock.pipeline.records.opt_outs import REFUSED
+from penstock.pipeline.records.opt_outs import ERASED, REFUSED
 from tests.property.pipeline.anonymizers.test_differential_privacy import NoNoise
 from tests.support.scale import scaled
 
@@ -365,6 +365,28 @@ def test_who_opts_out_is_let_go_and_refused_from_then_on(
     assert not {people[row[OFFSET]] for row in published(final)} & gone
     again = cluster.feed([first[0]] if first else [], opted_out=[])
     assert not refused(again)
+
+
+@few
+@given(given_batches=batches, gone=st.sets(st.integers(0, 30)), shards=st.integers(1, 5))
+def test_who_is_erased_is_forgotten_among_what_is_held_and_no_longer(
+    given_batches: list[list[Record]], gone: set[int], shards: int
+) -> None:
+    cluster = Cluster(define(None, {**K, "delta": 1000}), shards)
+    first, *rest = given_batches
+    cluster.feed(first)
+    made = cluster.feed([], erased=sorted(gone))
+    assert refused(made) == {
+        place: ERASED for place, record in enumerate(first) if record.person in gone
+    }
+    for batch in rest:
+        assert not refused(cluster.feed(batch))
+    final = cluster.feed([], flush=True)
+    people = [record.person for batch in given_batches for record in batch]
+    told = {row[OFFSET] for row in published(final)} | set(refused(final))
+    assert told == {
+        place for place, who in enumerate(people) if place >= len(first) or who not in gone
+    }
 
 
 def test_reports_tell_what_is_held_and_when_it_is_due() -> None:

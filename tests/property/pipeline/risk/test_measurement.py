@@ -92,7 +92,7 @@ def publish(folder: Path, batches: list[list[Row]], form: str = "parquet") -> Vi
             table.to_pandas().to_csv(target / "part-0.csv", index=False)
         totals = totals.add(Totals(len(rows), len(rows)))
         plan_name = blueprint.signature
-        made = Commit(writer.sequence, totals.read, plan_name, totals=totals, format=form)
+        made = Commit(writer.sequence, plan_name, totals=totals, format=form)
         writer.commit(replace(made, begin=begin))
     writer.close()
     return ViewFolder(folder)

@@ -139,7 +139,7 @@ def test_what_was_published_and_what_was_not_can_be_read(
     rows = pa.table({"pid": [None], "name": ["Ott"]})
     pyarrow.parquet.write_table(rows, staged / "data" / "part-0.parquet")
     (staged / "dead" / "letters.jsonl").write_text('{"offset": 1, "reason": "no JSON"}\n')
-    writer.commit(Commit(0, 2, "p", totals=Totals(2, 1, 1)))
+    writer.commit(Commit(0, "p", totals=Totals(2, 1, 1)))
     writer.close()
     assert _json(capsys, "read", "nurse") == [{"pid": None, "name": "Ott"}]
     assert _json(capsys, "read", "doctor") == []
@@ -178,7 +178,7 @@ def test_stopping_tells_what_is_still_held_and_how_it_leaves(
     writer = ViewWriter(tmp_path / "penstock-data" / "views" / "nurse")
     writer.open()
     writer.stage()
-    writer.commit(Commit(0, 9, "p", held=7, totals=Totals(9, 2)))
+    writer.commit(Commit(0, "p", held=7, totals=Totals(9, 2)))
     writer.close()
     command.main(["stop", "nurse"], standalone_mode=False)
     told = " ".join(capsys.readouterr().out.split())
@@ -194,7 +194,7 @@ def test_the_list_can_be_read_on_a_narrow_terminal(
     writer.open()
     writer.stage()
     many = Totals(12_345_678, 12_345_000, 678, 1_234_500.0)
-    writer.commit(Commit(0, 12_345_678, "plan", held=9_999, totals=many))
+    writer.commit(Commit(0, "plan", held=9_999, totals=many))
     writer.close()
     monkeypatch.setenv("COLUMNS", "80")
     command.main(["list"], standalone_mode=False)
@@ -231,7 +231,7 @@ def test_beside_private_figures_commands_count_in_thousands(
     writer.open()
     letters = [json.dumps({"offset": n, "reason": "late"}) for n in range(1234)]
     (writer.stage() / "dead" / "letters.jsonl").write_text("\n".join(letters) + "\n")
-    writer.commit(Commit(0, 2999, "p", held=17, totals=Totals(2999, 1748, 1234)))
+    writer.commit(Commit(0, "p", held=17, totals=Totals(2999, 1748, 1234)))
     writer.close()
 
     def counts() -> list[int]:

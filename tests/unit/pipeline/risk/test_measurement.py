@@ -92,7 +92,7 @@ def publish(folder: Path, plan: Blueprint, rows: list[tuple[int, int, str]]) -> 
         write_persons(folder, writer.sequence, outcome.groups)
         dead += outcome.dead
         total = total.add(Totals(0, fields.num_rows, len(outcome.dead), outcome.loss))
-        made = Commit(writer.sequence, len(rows), plan.signature, at=1, totals=total)
+        made = Commit(writer.sequence, plan.signature, at=1, totals=total)
         writer.commit(made)
     writer.close()
     return ViewFolder(folder)
@@ -191,7 +191,7 @@ def publish_masked(folder: Path, plan: Blueprint) -> ViewFolder:
     groups = pa.concat_tables([it.groups for it in outcomes if it.groups is not None])
     write_persons(folder, writer.sequence, groups)
     totals = Totals(count, joined.num_rows)
-    writer.commit(Commit(0, count, plan.signature, totals=totals))
+    writer.commit(Commit(0, plan.signature, totals=totals))
     writer.close()
     return ViewFolder(folder)
 
@@ -310,7 +310,7 @@ def test_of_noisy_figures_the_command_tells_the_promise_alone(
     (folder.folder / "plans").mkdir()
     (folder.folder / "plans" / f"{plan.signature}.json").write_text(plan.to_json())
     folder.stage()
-    folder.commit(Commit(0, 9, plan.signature, totals=Totals(9, 4, 1234)))
+    folder.commit(Commit(0, plan.signature, totals=Totals(9, 4, 1234)))
     folder.close()
     capsys.readouterr()
     command.main(["risk", "figures", "--json"], standalone_mode=False)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UsageError
+from penstock.eventlog import Topic
 from penstock.pipeline.service.control import ACTIONS, FRESH_SECONDS, Condition, Control, describe
-from penstock.pipeline.sinks.commits import Commit, Totals
+from penstock.pipeline.sinks.commits import Batch, Commit, Totals
 
 
 def test_wishes_survive_and_lead_through_the_states(tmp_path: Path) -> None:
@@ -67,12 +68,20 @@ def test_a_condition_counts_while_its_runner_lives(tmp_path: Path) -> None:
 
 def test_a_view_is_described_from_its_commits(tmp_path: Path) -> None:
     control = Control(tmp_path)
-    assert describe("nurse", "patients", 7, control, coarse=False)["lag"] == 7
+    log = Topic(tmp_path / "log")
+    log.append([b"{}"] * 7)
+    assert describe("nurse", "patients", control, log, coarse=False)["lag"] == 7
+    # Of other sources, Spark tells it to who runs the view.
+    control.report("nurse", Condition("running", os.getpid(), time.time(), lag=5))
+    assert describe("nurse", "patients", control, None, coarse=False)["lag"] == 5
+    control.report("nurse", Condition("running", 2**22 + 1, time.time()))
+    log.append([b"{}"] * 7)
     control.change("nurse", "start")
     totals = Totals(read=10, published=8, rejected=2, loss=2.0)
-    line = Commit(0, 10, "p", held=1, totals=totals).to_line()
+    batch = Batch("c", 3, '{"offset": 10}')
+    line = Commit(0, "p", batch, held=1, totals=totals).to_line()
     (tmp_path / "nurse" / "commits.jsonl").write_bytes(line)
-    assert describe("nurse", "patients", 14, control, coarse=False) == {
+    assert describe("nurse", "patients", control, log, coarse=False) == {
         "view": "nurse",
         "stream": "patients",
         "wanted": "running",

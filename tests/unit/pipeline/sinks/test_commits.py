@@ -15,7 +15,7 @@ def _publish(writer: ViewWriter, text: str) -> Commit:
     (staged / "data" / "part-0.json").write_text(text)
     (staged / "data" / "_SUCCESS").touch()
     (staged / "dead" / "letters.jsonl").write_text(json.dumps({"offset": writer.sequence}) + "\n")
-    commit = Commit(writer.sequence, writer.sequence + 1, "plan", totals=Totals(read=1))
+    commit = Commit(writer.sequence, "plan", totals=Totals(read=1))
     return writer.commit(commit)
 
 
@@ -35,6 +35,22 @@ def test_what_is_committed_counts_and_comes_back(tmp_path: Path) -> None:
     assert _published(tmp_path) == ["a", "b"]
     assert [letter["offset"] for letter in ViewFolder(tmp_path).dead_letters()] == [0, 1]
     assert [commit.sequence for commit in ViewFolder(tmp_path).commits()] == [0, 1]
+
+
+def test_a_commit_of_an_earlier_version_has_a_batch_that_no_checkpoint_knows(
+    tmp_path: Path,
+) -> None:
+    writer = ViewWriter(tmp_path)
+    writer.open()
+    _publish(writer, "a")
+    writer.close()
+    path = tmp_path / "commits.jsonl"
+    line = json.loads(path.read_text())
+    del line["batch"], line["shards"]
+    path.write_text(json.dumps(line | {"next": 7}) + "\n")
+    last = ViewFolder(tmp_path).last()
+    assert last is not None
+    assert (last.batch.checkpoint, last.batch.number, last.totals.read) == ("", 0, 1)
 
 
 def test_what_is_not_for_readers_only_the_owner_can_read(tmp_path: Path) -> None:
@@ -110,7 +126,7 @@ def test_a_torn_line_does_not_count(tmp_path: Path) -> None:
     _publish(writer, "a")
     writer.close()
     with (tmp_path / "commits.jsonl").open("ab") as file:
-        file.write(b'{"sequence":1,"next":9')
+        file.write(b'{"sequence":1,"plan":9')
     again = ViewWriter(tmp_path)
     last = again.open()
     assert last is not None
@@ -121,7 +137,7 @@ def test_a_torn_line_does_not_count(tmp_path: Path) -> None:
 
 def test_long_commits_are_found_from_the_end(tmp_path: Path) -> None:
     lines = [
-        Commit(n, n, "p", files=tuple(f"{n}-{i}" for i in range(2000))).to_line() for n in range(3)
+        Commit(n, "p", files=tuple(f"{n}-{i}" for i in range(2000))).to_line() for n in range(3)
     ]
     (tmp_path / "commits.jsonl").write_bytes(b"".join(lines))
     last = ViewFolder(tmp_path).last()

@@ -36,7 +36,7 @@ def _stage(writer: ViewWriter, name: str, content: bytes | pa.Table) -> None:
 
 def _publish(writer: ViewWriter, sink: Sink, name: str, content: bytes | pa.Table) -> None:
     _stage(writer, name, content)
-    writer.commit(Commit(writer.sequence, 0, "p", begin=sink.begin()))
+    writer.commit(Commit(writer.sequence, "p", begin=sink.begin()))
 
 
 def _numbers(topic: Topic) -> list[int]:

@@ -4,49 +4,57 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa  # type: ignore[import-untyped]
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+import pytest
 
-from penstock.eventlog import Record, Topic
-from penstock.eventlog.files import format_line
-from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, VALUE
-from penstock.pipeline.sources.event_log import LogReader, LogStreamReader, parse
-from tests.support.scale import scaled
-
-VALUES = st.one_of(st.binary(max_size=40), st.sampled_from([b"=", b"=YQ==", b"{}"]))
-
-
-def _read(batches: list[pa.RecordBatch]) -> list[tuple[int, bytes]]:
-    return [(row[OFFSET], row[VALUE]) for batch in batches for row in batch.to_pylist()]
-
-
-@settings(max_examples=scaled(30))
-@given(values=st.lists(VALUES, min_size=1, max_size=20))
-def test_any_bytes_that_the_log_takes_come_back(values: list[bytes]) -> None:
-    lines = b"".join(format_line(Record(n, 7, b"key", value)) for n, value in enumerate(values))
-    batches = list(parse(lines))
-    assert _read(batches) == list(enumerate(values))
-    assert {row[MILLISECONDS] for batch in batches for row in batch.to_pylist()} == {7}
+from penstock.errors import UnavailableError
+from penstock.eventlog import Topic
+from penstock.pipeline.sources.event_log import LogReader, Position, TopicSource
 
 
 def test_batches_are_bounded_and_can_be_read_again(tmp_path: Path) -> None:
     topic = Topic(tmp_path / "t")
     topic.append([b"%d" % number for number in range(10)])
-    reader = LogStreamReader({"folder": str(topic.folder), "start": "2", "rows": "3"})
-    assert reader.initialOffset() == {"offset": 2}
-    limit = reader.getDefaultReadLimit()
-    assert limit == ReadMaxRows(3)
-    end = reader.latestOffset({"offset": 2}, limit)
+    reader = LogReader(topic, 3)
+    assert reader.first() == {"offset": 0}
+    end = reader.latest({"offset": 2})
     assert end == {"offset": 5}
-    assert reader.latestOffset({"offset": 9}, limit) == {"offset": 10}
-    assert reader.latestOffset({"offset": 10}, limit) == {"offset": 10}
-    assert reader.latestOffset({"offset": 2}, ReadAllAvailable()) == {"offset": 10}
-    wanted = [(number, b"%d" % number) for number in range(2, 5)]
+    assert reader.latest({"offset": 9}) == {"offset": 10}
+    assert reader.latest({"offset": 10}) == {"offset": 10}
+    assert LogReader(topic, 0).latest({"offset": 2}) == {"offset": 2}
+    assert LogReader(topic).latest({"offset": 2}) == {"offset": 10}
+    assert LogReader(topic, 3, '{"offset": 7}').first() == {"offset": 7}
     for _ in range(2):
-        pieces = reader.partitions({"offset": 2}, end)
-        assert [row for piece in pieces for row in _read(list(reader.read(piece)))] == wanted
-    batch = LogReader({"folder": str(topic.folder), "start": "2", "end": "5"})
-    found = [row for piece in batch.partitions() for row in _read(list(batch.read(piece)))]
-    assert found == wanted
+        lines = b"".join(piece.read() for piece in reader.plan({"offset": 2}, end))
+        assert [line.split(b"\t")[3] for line in lines.splitlines()] == [b"2", b"3", b"4"]
+    reader.bound()
+    topic.append([b"later"])
+    assert reader.latest({"offset": 9}) == {"offset": 10}, "what came later can wait"
+    assert LogReader(topic).latest({"offset": 9}) == {"offset": 11}
+
+
+def test_what_the_log_has_forgotten_is_told(tmp_path: Path) -> None:
+    topic = Topic(tmp_path / "t", segment=1)
+    for number in range(4):
+        topic.append([b"%d" % number])
+    min(topic.folder.glob("*.log")).unlink()
+    reader = LogReader(topic, 9)
+    assert reader.first() == {"offset": 0}
+    source = TopicSource(topic)
+    source.check(Position(tmp_path, '{"offset": 1}'))
+    assert source.count_behind(Position(tmp_path, "")) == 3
+    for look in (
+        lambda: reader.plan({"offset": 0}, {"offset": 4}),
+        lambda: source.check(Position(tmp_path, '{"offset": 0}')),
+        lambda: source.check(Position(tmp_path, "")),
+        source.check_whole,
+    ):
+        with pytest.raises(UnavailableError, match="has forgotten the records 0 to 0 of 't'"):
+            look()
+
+
+def test_how_much_is_behind_a_place(tmp_path: Path) -> None:
+    topic = Topic(tmp_path / "t")
+    topic.append([b"1", b"2", b"3"])
+    source = TopicSource(topic)
+    assert source.count_behind(Position(tmp_path, "")) == 3
+    assert source.count_behind(Position(tmp_path, '{"offset": 1}')) == 2

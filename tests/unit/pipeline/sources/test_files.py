@@ -1,4 +1,4 @@
-"""Files as a source, as far as no Spark session is needed: blocks, the index, the readers."""
+"""Files as a source, as far as no Spark session is needed: surveys, blocks, places of rows."""
 
 from __future__ import annotations
 
@@ -15,15 +15,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.config import defaults
 from penstock.errors import InvalidError, UnavailableError
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
 from penstock.pipeline.records.columns import OFFSET, PROBLEM, VALUE
 from penstock.pipeline.sources import blocks
-from penstock.pipeline.sources.files import FileReader, FileStreamReader
-from penstock.pipeline.sources.index import ChangedFileError, FileIndex
-from penstock.pipeline.sources.offsets import index_folder, next_offset_of
+from penstock.pipeline.sources.event_log import Position
+from penstock.pipeline.sources.files import (
+    ChangedFileError,
+    FilesSource,
+    forget_files,
+    number_of,
+    read_rows,
+    seen_files,
+    survey_file,
+)
 from tests.support.scale import scaled
 
 FIELDS = [{"name": "n", "type": "int"}, {"name": "text", "type": "string", "optional": True}]
@@ -31,23 +37,22 @@ STREAM = Stream.model_validate({"name": "s", "fields": FIELDS})
 NO_TEXT = "the record is not text in UTF-8"
 
 
-def _options(index: Path, source: Path, form: str, **more: int) -> dict[str, str]:
-    fields = json.dumps([field.model_dump(mode="json") for field in STREAM.fields])
-    options = {"index": str(index), "source": str(source), "form": form, "fields": fields}
-    return options | {name: str(value) for name, value in more.items()}
-
-
-def _read(index: Path, source: Path, form: str, start: int, end: int) -> list[Any]:
-    """Return what a stretch holds: a record, or what is wrong with it."""
-    reader = FileReader(_options(index, source, form, start=start, end=end))
-    rows = [
-        row
-        for part in reader.partitions()
-        for batch in reader.read(part)
-        for row in batch.to_pylist()
-    ]
-    assert [row[OFFSET] for row in rows] == list(range(start, start + len(rows)))
-    return [row[PROBLEM] or json.loads(row[VALUE]) for row in rows]
+def _read(source: Path, form: str) -> list[Any]:
+    """Return what the files hold, one after another: records, or what is wrong with them."""
+    found = []
+    files = FilesSource(source, form, STREAM.fields)
+    for path in sorted(source.iterdir()):
+        entries = survey_file(path, form).to_pylist()
+        rows = [
+            row for entry in entries for row in read_rows(entry, form, STREAM.fields).to_pylist()
+        ]
+        first = number_of(path.name)
+        assert [row[OFFSET] for row in rows] == list(range(first, first + len(rows)))
+        for number, row in enumerate(rows):
+            place = {"offset": first + number, "file": path.name, "row": number}
+            assert files.locate(row[OFFSET]) == place
+            found.append(row[PROBLEM] or json.loads(row[VALUE]))
+    return found
 
 
 CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=6)
@@ -59,28 +64,20 @@ CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_siz
     files=st.integers(1, 3),
     block=st.integers(8, 80),
     form=st.sampled_from(["csv", "json", "avro", "parquet"]),
-    data=st.data(),
 )
-def test_any_stretch_reads_the_same_whatever_the_blocks(
+def test_files_read_the_same_whatever_the_blocks(
     rows: list[tuple[int, str]],
     files: int,
     block: int,
     form: str,
-    data: st.DataObject,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    root = tmp_path_factory.mktemp("files")
-    (root / "in").mkdir()
+    source = tmp_path_factory.mktemp("files")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK", block)
-        index = FileIndex(root / "index", root / "in", form)
         for number in range(files):
-            _write(root / "in" / f"{number}.{form}", form, rows)
-            assert index.take_in() == len(rows) * (number + 1)
-        wanted = [{"n": number, "text": text} for number, text in rows] * files
-        start = data.draw(st.integers(0, len(wanted)))
-        end = data.draw(st.integers(start, len(wanted) + 1))
-        assert _read(root / "index", root / "in", form, start, end) == wanted[start:end]
+            _write(source / f"{number}.{form}", form, rows)
+        assert _read(source, form) == [{"n": number, "text": text} for number, text in rows] * files
 
 
 def _write(path: Path, form: str, rows: list[tuple[int, str]]) -> None:
@@ -107,8 +104,7 @@ def _take(tmp_path: Path, form: str, **contents: bytes) -> list[Any]:
     source.mkdir(exist_ok=True)
     for name, content in contents.items():
         (source / f"{name}.{form}").write_bytes(content)
-    end = FileIndex(tmp_path / "index", source, form).take_in()
-    return _read(tmp_path / "index", source, form, 0, end)
+    return _read(source, form)
 
 
 def test_what_is_wrong_with_lines_of_csv(tmp_path: Path) -> None:
@@ -167,22 +163,9 @@ def test_a_file_that_cannot_be_opened_is_told(
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("penstock.pipeline.sources.index.survey", refuse)
+    monkeypatch.setattr("penstock.pipeline.sources.files.survey", refuse)
     with pytest.raises(UnavailableError, match=r"a\.json' cannot be read: Permission denied"):
         _take(tmp_path, "json", a=b"{}")
-
-
-def test_a_file_that_grows_meanwhile_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def survey(path: Path, form: str) -> blocks.Survey:
-        found = blocks.survey(path, form)
-        with path.open("ab") as file:
-            file.write(b'{"n": 2}\n')
-        return found
-
-    with monkeypatch.context() as patch:
-        patch.setattr("penstock.pipeline.sources.index.survey", survey)
-        assert _take(tmp_path, "json", a=b'{"n": 1}\n') == []
-    assert _take(tmp_path, "json") == [{"n": 1}, {"n": 2}]
 
 
 def test_lines_without_end_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,10 +185,7 @@ def test_damaged_files_are_told_and_the_rest_is_read(form: str, tmp_path: Path) 
     # Damage in the middle: the ends, which say what there is, are whole.
     middle = 40 if form == "parquet" else len(whole) - 60
     (source / f"c.{form}").write_bytes(whole[:middle] + b"\xff" * 8 + whole[middle + 8 :])
-    for number, name in enumerate("abc"):
-        os.utime(source / f"{name}.{form}", (number, number))
-    end = FileIndex(tmp_path / "index", source, form).take_in()
-    found = _read(tmp_path / "index", source, form, 0, end)
+    found = _read(source, form)
     assert found[:8] == [{"n": number, "text": text} for number, text in rows]
     assert "no well-formed" in found[8]
     rest = found[9:]
@@ -226,11 +206,8 @@ def test_a_schema_that_changes_between_files(tmp_path: Path) -> None:
         pa.table({"other": [1]}),
     ]
     for number, table in enumerate(tables):
-        path = source / f"{number}.parquet"
-        pyarrow.parquet.write_table(table, path)
-        os.utime(path, (number, number))
-    FileIndex(tmp_path / "index", source, "parquet").take_in()
-    assert _read(tmp_path / "index", source, "parquet", 0, 5) == [
+        pyarrow.parquet.write_table(table, source / f"{number}.parquet")
+    assert _read(source, "parquet") == [
         {"n": 1, "text": "a"},
         {"text": "removed"},
         # As text, so that the field is named when records are parsed.
@@ -240,83 +217,106 @@ def test_a_schema_that_changes_between_files(tmp_path: Path) -> None:
     ]
 
 
-def test_files_keep_their_offsets_and_may_not_change(tmp_path: Path) -> None:
+def test_files_that_were_not_given_out_yet_are_counted(tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
-    (source / "z.json").write_text('{"n": 1}\n')
-    index = FileIndex(tmp_path / "index", source, "json")
-    assert index.take_in() == 1
-    # An older file that appears later comes after what was taken in.
-    (source / "a.jsonl").write_text('{"n": 2}\n{"n": 3}\n')
-    os.utime(source / "a.jsonl", (1, 1))
+    for name in ("a.json", "b c%41.jsonl", "d.ndjson"):
+        (source / name).write_text('{"n": 1}\n')
     for name in (".hidden.json", "_temporary.json", "b.csv", "b.json.partial"):
         (source / name).write_text('{"n": -1}\n')
-    (source / "empty.json").touch()
-    other = FileIndex(tmp_path / "index", source, "json")
-    assert other.take_in() == 3
-    assert index.next_offset == 3
-    assert _read(tmp_path / "index", source, "json", 0, 9) == [{"n": 1}, {"n": 2}, {"n": 3}]
-    index.check()
-    index.check_stretch(0, 3)
-
-    (source / "z.json").unlink()
-    index.check()
-    index.check_stretch(1, 3)
-    with pytest.raises(ChangedFileError, match=r"z\.json' is gone, which held the records 0 to 0"):
-        index.check_stretch(0, 3)
-    with (source / "a.jsonl").open("a") as file:
-        file.write('{"n": 4}\n')
-    for check in (index.check, lambda: index.check_stretch(1, 2)):
-        with pytest.raises(ChangedFileError, match="was changed after"):
-            check()
-    with pytest.raises(ChangedFileError):
-        _read(tmp_path / "index", source, "json", 1, 3)
+    (source / "folder.json").mkdir()
+    files = FilesSource(source, "json", STREAM.fields)
+    assert files.count_behind(Position(tmp_path / "c", "")) == 3
+    noted = tmp_path / "c" / "sources" / "0"
+    noted.mkdir(parents=True)
+    # As Spark writes it: paths as URLs.
+    for number, name in enumerate(("a.json", "b%20c%2541.jsonl")):
+        entry = {"path": f"file://{source}/{name}", "timestamp": 1, "batchId": number}
+        (noted / str(number)).write_text(f"v1\n{json.dumps(entry)}")
+    assert files.count_behind(Position(tmp_path / "c", '{"logOffset": 1}')) == 1
 
 
-def test_a_torn_line_of_the_index_is_no_entry(tmp_path: Path) -> None:
-    assert _take(tmp_path, "json", a=b'{"n": 1}\n') == [{"n": 1}]
-    with (tmp_path / "index" / "files.jsonl").open("ab") as file:
-        file.write(b'{"first":1,"rows":')
-    assert _take(tmp_path, "json", b=b'{"n": 2}\n') == [{"n": 1}, {"n": 2}]
-
-
-def test_batches_are_bounded_and_files_taken_in_as_needed(tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
-    for number in range(4):
-        (source / f"{number}.json").write_text(f'{{"n": {number}}}\n' * 3)
-    reader = FileStreamReader(_options(tmp_path / "index", source, "json", start=1, rows=2))
-    assert reader.initialOffset() == {"offset": 1}
-    limit = reader.getDefaultReadLimit()
-    end = reader.latestOffset({"offset": 1}, limit)
-    assert end == {"offset": 3}
-    # One file is enough for that.
-    assert FileIndex(tmp_path / "index", source, "json").next_offset == 3
-    assert reader.latestOffset(end, limit) == {"offset": 5}
-    parts = reader.partitions({"offset": 1}, {"offset": 5})
-    values = [
-        value for part in parts for it in reader.read(part) for value in it[VALUE].to_pylist()
+def _note(checkpoint: Path, number: int | str, *files: Path, batch: int | None = None) -> None:
+    """Note files in a checkpoint, as Spark does."""
+    noted = checkpoint / "sources" / "0"
+    noted.mkdir(parents=True, exist_ok=True)
+    entries = [
+        {
+            "path": path.as_uri(),
+            "timestamp": path.stat().st_mtime_ns // 1_000_000,
+            "batchId": number if batch is None else batch,
+        }
+        for path in files
     ]
-    assert values == [b'{"n": 0}'] * 2 + [b'{"n": 1}'] * 2
+    (noted / str(number)).write_text("\n".join(["v1", *map(json.dumps, entries)]))
+    (noted / f".{number}.crc").touch()
+
+
+def test_files_may_not_change_and_stay_until_they_were_read(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "b c%41.json"
+    for path in (first, second):
+        path.write_text('{"n": 1}\n')
+    checkpoint = tmp_path / "checkpoint"
+    for number, path in enumerate((first, second)):
+        _note(checkpoint, number, path)
+    source = FilesSource(tmp_path, "json", STREAM.fields)
+    nothing, half, all_of_it = (
+        Position(checkpoint, it) for it in ("", '{"logOffset":0}', '{"logOffset":1}')
+    )
+    for position in (nothing, half, all_of_it):
+        source.check(position)
+    first.unlink()
+    source.check(half)
+    with pytest.raises(ChangedFileError, match=r"a\.json' is gone before it was read"):
+        source.check(nothing)
+    with second.open("a") as file:
+        file.write('{"n": 2}\n')
+    os.utime(second, ns=(0, second.stat().st_mtime_ns + 5_000_000))
+    for position in (half, all_of_it):
+        with pytest.raises(ChangedFileError, match=r"b c%41\.json' was changed after it was found"):
+            source.check(position)
+
+
+def test_a_file_that_grows_while_it_is_read_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"n": 1}\n')
+    (entry,) = survey_file(path, "json").to_pylist()
+    with path.open("a") as file:
+        file.write('{"n": 2}\n')
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 5_000_000))
+    with pytest.raises(ChangedFileError, match="was changed after it was found"):
+        read_rows(entry, "json", STREAM.fields)
+
+
+def test_files_of_a_batch_that_did_not_come_about_are_found_anew(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.json" for name in "abc"]
+    for path in files:
+        path.touch()
+    checkpoint = tmp_path / "checkpoint"
+    _note(checkpoint, "9.compact", *files[:2], batch=9)
+    _note(checkpoint, 10, files[2])
+    forget_files(checkpoint, '{"logOffset":9}')
+    assert {it.path for it in seen_files(checkpoint)} == set(files[:2])
+    assert not (checkpoint / "sources" / "0" / ".10.crc").exists()
+    assert (checkpoint / "sources" / "0" / ".9.compact.crc").exists()
+    forget_files(checkpoint, "")
+    assert seen_files(checkpoint) == []
+
+
+def test_another_checkpoint_goes_on_behind_the_files_that_were_read(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.json" for name in "abc"]
+    before, made = tmp_path / "before", tmp_path / "made"
+    for number, path in enumerate(files):
+        path.touch()
+        _note(before, number, path)
+    source = FilesSource(tmp_path, "json", STREAM.fields)
+    assert source.hand_over(Position(before, '{"logOffset":1}'), made) == '{"logOffset": 1}'
+    assert {(it.path, it.number) for it in seen_files(made)} == {(it, 0) for it in files[:2]}
 
 
 def test_a_missing_folder_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="cannot be read: No such file"):
-        FileIndex(tmp_path / "index", tmp_path / "no", "csv").take_in()
-
-
-def test_how_far_a_stream_reaches_can_be_asked_without_spark(tmp_path: Path) -> None:
-    config = defaults(tmp_path, {}).pipeline
-    assert next_offset_of(STREAM, config) == 0
-    (tmp_path / "in").mkdir()
-    source = {"files": {"folder": str(tmp_path / "in"), "format": "json"}}
-    stream = Stream.model_validate({"name": "s", "fields": FIELDS, "source": source})
-    assert next_offset_of(stream, config) == 0
-    assert stream.source is not None
-    folder = index_folder("s", stream.source, config)
-    (tmp_path / "in" / "a.json").write_text("{}\n{}\n")
-    FileIndex(folder, tmp_path / "in", "json").take_in()
-    assert next_offset_of(stream, config) == 2
+    with pytest.raises(UnavailableError, match="no' cannot be read"):
+        FilesSource(tmp_path / "no", "csv", STREAM.fields).identify()
 
 
 @pytest.mark.parametrize(

@@ -127,3 +127,20 @@ def test_nothing_is_stored_by_which_somebody_has_too_many_roles(database: Databa
     checked.apply(many[:210], actor="test")
     # Deleting is never refused: it takes roles away.
     checked.delete([many[0].key], actor="test")
+
+
+def test_a_rollback_brings_no_revoked_appointment_back(database: Database) -> None:
+    checked = CheckedDefinitions(Definitions(database))
+    body = {"credential": 'treats("ann", "p1")', "holder": "user:ann"}
+    revoked, ended, added = (Document("appointment", name, body) for name in ("r", "e", "a"))
+    shorter = Document("appointment", "e", {**body, "valid_until": "2026-01-01T00:00:00Z"})
+    first = checked.apply([revoked, ended, reservation(ONE, "x")], actor="test").epoch
+    checked.apply([shorter, added, reservation(ONE, "y")], actor="test")
+    checked.delete([revoked.key], actor="test")
+    now = checked.rollback(first, actor="test").after.documents
+    assert now[ONE] == reservation(ONE, "x")
+    assert now[shorter.key] == shorter
+    assert not {revoked.key, added.key} & now.keys()
+    # Who names it means it.
+    named = checked.rollback(first, keys=[revoked.key], actor="test").after.documents
+    assert named[revoked.key] == revoked

@@ -1,0 +1,522 @@
+"""Streams and views: what there is and how it runs; a form for a view, with a preview.
+
+    form: stream, fields, anonymizers ─▶ preview: examples before and after ─▶ review ─▶ apply
+
+Rules that hold here:
+- The form is made of the anonymizers' own parameters; what it makes is a definition like any other,
+  and is applied through the review.
+- The preview masks examples that are made up, or that one types, never recorded ones: nobody sees
+  a record by it that the policies would not show. It draws keys of its own each time, so that no
+  pseudonym of it can be compared with a real one.
+- To start, pause and stop takes the right to administer, and is in the audit log.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, get_args, get_origin
+from urllib.parse import quote as encode
+
+from fastapi import Query
+from pydantic.fields import FieldInfo
+
+from penstock.console.access import MissingError
+from penstock.console.charts import Series, line_chart
+from penstock.console.desk import Visit, Visitor
+from penstock.console.pages.definitions import Draft, show_review
+from penstock.console.rooms import Again, Done, Form, FormData, PageData, Room
+from penstock.definitions import DefinitionSet, write_yaml
+from penstock.definitions.access_matrix import look_at_view
+from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
+from penstock.definitions.views import hierarchies_of, plan_view
+from penstock.errors import InvalidError, PenstockError, Problem, UsageError, quote
+from penstock.json_text import read_object
+from penstock.masks import Rejected, find_mask
+from penstock.masks.chain import MASKS
+from penstock.model import kinds
+from penstock.model.document import Document
+from penstock.pipeline.service.control import ACTIONS, Control
+from penstock.store.audit.entry import Detail, allow_detail
+from penstock.yaml_text import Limits, read_documents
+
+ROOM: Final = Room(
+    "views",
+    "Views",
+    order=20,
+    help="how-to/anonymize-a-stream",
+    icon="M3 5h18l-7 8v5l-4 2v-7z",
+    about="Streams, and their anonymized versions.",
+)
+allow_detail("view", Detail.NAME)
+_MOST_STEPS: Final = 16
+_MOST_RECORDS: Final = 50
+_RECORDS_BYTES: Final = 64 * 1024
+_EXAMPLES: Final = 6
+_VALUE: Final = Limits(size=16 * 1024, depth=16, values=2_000)
+_NAMES: Final = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn")
+
+
+class StreamRow(PageData):
+    """A stream."""
+
+    name: str
+    format: str
+    topics: Sequence[str]
+    fields: Sequence[str]
+    subject: str
+    views: Sequence[str]
+
+
+class ViewRow(PageData):
+    """A view and how it runs."""
+
+    name: str
+    stream: str
+    state: str
+    wanted: str
+    rate: float
+    lag: float | None
+    loss: float | None
+    k: float | None
+    risk: float | None
+    error: str
+    actions: Sequence[str]
+
+
+class ViewList(PageData):
+    """All streams and views."""
+
+    streams: Sequence[StreamRow]
+    views: Sequence[ViewRow]
+    may_change: bool
+
+
+class LeftRow(PageData):
+    """What a view leaves of a field."""
+
+    field: str
+    degree: str
+    by: str
+
+
+class ViewPage(PageData):
+    """One view."""
+
+    view: ViewRow
+    roles: Sequence[str]
+    purposes: Sequence[str]
+    format: str
+    anonymizers: Sequence[str]
+    left: Sequence[LeftRow]
+    loss: Sequence[float]
+    risk: Sequence[float]
+    may_change: bool
+
+    def chart(self) -> str:
+        """Return loss and risk, look by look."""
+        lines = [Series("mean loss", self.loss), Series("mean risk", self.risk)]
+        return line_chart(lines, f"Loss and risk of {self.view.name}, of late", most=1.0)
+
+
+class ParameterField(PageData):
+    """One parameter of an anonymizer in the form."""
+
+    name: str
+    about: str
+    required: bool
+    choices: Sequence[str]
+    flag: bool
+    value: str
+
+
+class StepForm(PageData):
+    """One anonymizer in the form."""
+
+    anonymizer: str
+    about: str
+    keys: Sequence[str]
+    parameters: Sequence[ParameterField]
+
+
+class FieldEffect(PageData):
+    """What became of one field of the examples."""
+
+    field: str
+    kept: int
+    changed: int
+    removed: int
+    before: int
+    after: int
+    """How many values there are that differ."""
+
+
+class PreviewRow(PageData):
+    """One record before and after; none: it was rejected."""
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any] | None
+    reason: str
+
+
+class ViewForm(PageData):
+    """The form of a view, with what it would do to examples."""
+
+    name: str
+    stream: str
+    streams: Sequence[str]
+    fields: Sequence[str]
+    roles: str
+    purposes: str
+    remove: Sequence[str]
+    steps: Sequence[StepForm]
+    anonymizers: Sequence[str]
+    records: str
+    rows: Sequence[PreviewRow]
+    effects: Sequence[FieldEffect]
+    stateful: Sequence[str]
+    rejected: int
+    problems: Sequence[Mapping[str, str]]
+    text: str
+
+
+def _list_actions(state: str) -> list[str]:
+    return [name for name, (_, sources) in ACTIONS.items() if state in sources]
+
+
+def _tell_view(visit: Visit, view: kinds.View) -> ViewRow:
+    reading = visit.desk.figures.latest()
+    control = Control(visit.desk.config.pipeline.folder)
+    wanted, condition = control.wanted(view.name), control.condition(view.name)
+    state = condition.state if condition else wanted.state
+    if condition is None and wanted.state == "running":
+        state = "waiting"
+
+    def measured(name: str) -> float | None:
+        return reading.by(f"penstock_view_{name}", "view").get(view.name)
+
+    return ViewRow(
+        name=view.name,
+        stream=view.stream,
+        state=state,
+        wanted=wanted.state,
+        rate=condition.rate if condition else 0.0,
+        lag=measured("lag"),
+        loss=measured("loss"),
+        k=measured("k"),
+        risk=measured("prosecutor_risk_mean"),
+        error=(condition.error if condition else None) or "",
+        actions=_list_actions(wanted.state) if visit.administers else [],
+    )
+
+
+@ROOM.page("/views", "Streams and views", "views/list.html")
+def list_views(visit: Visitor) -> ViewList:
+    """List streams, and views with how they run."""
+    views = visit.definitions.of(kinds.View)
+    streams = visit.definitions.of(kinds.Stream)
+    return ViewList(
+        streams=[
+            StreamRow(
+                name=name,
+                format=it.format,
+                topics=it.patterns,
+                fields=[field.name for field in it.fields],
+                subject=it.subject or "",
+                views=sorted(view for view, found in views.items() if found.stream == name),
+            )
+            for name, it in sorted(streams.items())
+        ],
+        views=[_tell_view(visit, it) for _, it in sorted(views.items())],
+        may_change=visit.administers,
+    )
+
+
+def _find_view(visit: Visit, name: str) -> kinds.View:
+    view = visit.definitions.of(kinds.View).get(name)
+    if view is None:
+        raise MissingError(f"there is no view {quote(name)}", fix="look for it in the list")
+    return view
+
+
+@ROOM.page("/views/one", "View", "views/one.html", hidden=True)
+def show_view(visit: Visitor, name: Annotated[str, Query(max_length=256)]) -> ViewPage:
+    """Show one view: what it leaves of each field, how it runs, and its risk."""
+    view, figures = _find_view(visit, name), visit.desk.figures
+    return ViewPage(
+        view=_tell_view(visit, view),
+        roles=view.roles,
+        purposes=view.purposes,
+        format=view.format,
+        anonymizers=[json.dumps(dict(it), ensure_ascii=False) for it in view.anonymizers],
+        left=[
+            LeftRow(field=field, degree=degree, by=by)
+            for field, degree, by in look_at_view(visit.definitions, view)
+        ],
+        loss=figures.levels("penstock_view_loss", view=name),
+        risk=figures.levels("penstock_view_prosecutor_risk_mean", view=name),
+        may_change=visit.administers,
+    )
+
+
+@ROOM.action("/views/control")
+def control(visit: Visitor, form: Form) -> Done:
+    """Start, pause, resume or stop a view."""
+    visit.require_administration()
+    view, action = _find_view(visit, form.text("view", 256)), form.text("action", 16)
+    if action not in ACTIONS:
+        raise UsageError(f"{quote(action)} is nothing that a view does", fix="press a button")
+    state = Control(visit.desk.config.pipeline.folder).change(view.name, action)
+    visit.desk.record("view-control", visit.user, view=view.name, operation=action)
+    to = f"/views/one?name={encode(view.name, safe='')}" if form.get("back") else "/views"
+    return Done(to, f"{view.name} is to be {state}.")
+
+
+# --- the form ---
+
+
+@ROOM.page("/views/form", "New view", "views/form.html", hidden=True)
+def show_form(visit: Visitor, stream: Annotated[str, Query(max_length=256)] = "") -> ViewForm:
+    """Show the form of a new view, or of one that there is by its name."""
+    visit.require_administration()
+    return _make_form(visit, FormData([("stream", stream)]))
+
+
+@ROOM.action("/views/form")
+def fill_form(visit: Visitor, form: Form) -> Again:
+    """Add or remove an anonymizer, preview, or go on to the review."""
+    visit.require_administration()
+    if form.get("do") == "review":
+        made = _make_form(visit, form)
+        if not made.problems:
+            return show_review(visit, Draft(made.text, (), f"the view {made.name}"))
+        return Again("views/form.html", "New view", made)
+    return Again("views/form.html", "New view", _make_form(visit, form), status=200)
+
+
+def _make_form(visit: Visit, form: FormData) -> ViewForm:
+    streams = visit.definitions.of(kinds.Stream)
+    chosen = streams.get(form.get("stream", "")) or next(
+        (it for _, it in sorted(streams.items())), None
+    )
+    steps = _read_step_forms(form)
+    if form.get("do") == "add" and len(steps) < _MOST_STEPS:
+        steps.append(_make_step(form.text("add", 64), (), {}))
+    elif form.get("do", "").startswith("remove-"):
+        gone = form["do"].removeprefix("remove-")
+        steps = [it for number, it in enumerate(steps) if str(number) != gone]
+    records = form.get("records", "")
+    changed = form.get("shown", "") != (chosen.name if chosen else "")
+    if chosen is not None and (changed or not records.strip()):
+        records = "\n".join(json.dumps(it) for it in make_records(chosen))
+    problems: list[Problem] = []
+    document = _make_document(form, chosen.name if chosen else "", steps, problems)
+    rows: list[PreviewRow] = []
+    stateful: list[str] = []
+    if chosen is None:
+        problems.append(Problem("stream", "there is no stream", "define one first"))
+    elif not problems:
+        try:
+            rows, stateful = _preview(visit.definitions, chosen, document, records)
+        except InvalidError as error:
+            problems += error.problems
+        except PenstockError as error:
+            problems.append(Problem("", error.message, error.fix))
+    return ViewForm(
+        name=form.text("name", 256),
+        stream=chosen.name if chosen else "",
+        streams=sorted(streams),
+        fields=[it.name for it in chosen.fields] if chosen else [],
+        roles=form.text("roles"),
+        purposes=form.text("purposes"),
+        remove=form.all("remove"),
+        steps=steps,
+        anonymizers=sorted([*MASKS, *STATEFUL_ANONYMIZERS]),
+        records=records,
+        rows=rows,
+        effects=list(_measure(rows)),
+        stateful=stateful,
+        rejected=sum(it.after is None for it in rows),
+        problems=[
+            {"place": it.place, "message": it.message, "fix": it.fix or ""}
+            for it in (problems if form.get("do") else [])
+        ],
+        text=write_yaml([document]),
+    )
+
+
+def _read_step_forms(form: FormData) -> list[StepForm]:
+    found = []
+    for number, name in enumerate(form.all("step")[:_MOST_STEPS]):
+        prefix = f"step.{number}."
+        values = {it.removeprefix(prefix): form[it] for it in form if it.startswith(prefix)}
+        found.append(_make_step(name, tuple(form.all(f"{prefix}keys")), values))
+    return found
+
+
+def _make_step(name: str, keys: Sequence[str], values: Mapping[str, str]) -> StepForm:
+    kind = find_mask(name) or STATEFUL_ANONYMIZERS.get(name)
+    if kind is None:
+        raise UsageError(f"there is no anonymizer {quote(name)}", fix="choose one of the list")
+    return StepForm(
+        anonymizer=name,
+        about=(kind.__doc__ or "").partition("\n")[0],
+        keys=keys,
+        parameters=[
+            ParameterField(
+                name=info.alias or field,
+                about=info.description or "",
+                required=info.is_required(),
+                choices=list(_choices(info)),
+                flag=info.annotation is bool,
+                value=values.get(info.alias or field, ""),
+            )
+            for field, info in kind.model_fields.items()
+            if field != "keys"
+        ],
+    )
+
+
+def _choices(info: FieldInfo) -> Iterator[str]:
+    """Yield the words that a parameter may have, where these are a few."""
+    for it in (info.annotation, *get_args(info.annotation)):
+        if str(get_origin(it)).endswith("Literal"):
+            yield from (str(word) for word in get_args(it))
+            return
+
+
+def _read_value(text: str, place: str, problems: list[Problem]) -> Any:
+    """Read a parameter as YAML: a number, a word, a list, a map."""
+    try:
+        found = read_documents(text.encode(), place, _VALUE)
+    except InvalidError as error:
+        problems += error.problems
+        return None
+    for source in found:
+        problems += source.problems.values()
+    return found[0].data if found else None
+
+
+def _words(text: str) -> list[str]:
+    return [it.strip() for it in text.split(",") if it.strip()]
+
+
+def _make_document(
+    form: FormData, stream: str, steps: Sequence[StepForm], problems: list[Problem]
+) -> Document:
+    anonymizers: list[dict[str, Any]] = []
+    for number, step in enumerate(steps):
+        made: dict[str, Any] = {"anonymizer": step.anonymizer}
+        if step.keys:
+            made["keys"] = list(step.keys)
+        for it in step.parameters:
+            if it.value.strip():
+                place = f"{step.anonymizer} ({number + 1}) {it.name}"
+                made[it.name] = _read_value(it.value, place, problems)
+        anonymizers.append(made)
+    body: dict[str, Any] = {"stream": stream, "anonymizers": anonymizers}
+    for name in ("roles", "purposes"):
+        if words := _words(form.text(name)):
+            body[name] = words
+    if form.all("remove"):
+        body["remove"] = form.all("remove")
+    return Document("view", form.text("name", 256) or "new-view", body)
+
+
+def make_records(stream: kinds.Stream) -> list[dict[str, Any]]:
+    """Return made-up records of a stream, which differ from one another."""
+    made = []
+    for number in range(_EXAMPLES):
+        values: dict[str, Any] = {
+            "int": 20 + 7 * number,
+            "long": 1000 + 137 * number,
+            "float": 36.1 + number / 4,
+            "double": 36.1 + number / 4,
+            "boolean": number % 2 == 0,
+            "date": f"19{60 + 6 * number}-0{number + 1}-1{number}",
+            "timestamp": f"2026-01-0{number + 1}T0{number}:30:00Z",
+        }
+        record = {
+            it.name: values.get(it.type, _NAMES[number] if it.name == stream.subject else None)
+            for it in stream.fields
+        }
+        for it in stream.fields:
+            if record[it.name] is None:
+                record[it.name] = f"{it.name}-{number % 3 + 1}"
+        made.append(record)
+    return made
+
+
+def _preview(
+    definitions: DefinitionSet, stream: kinds.Stream, document: Document, records: str
+) -> tuple[list[PreviewRow], list[str]]:
+    """Return examples before and after the masks, and what holds records back."""
+    try:
+        view = kinds.View.model_validate({"name": document.name, **document.body})
+    except ValueError as error:
+        raise UsageError(
+            "the view does not have its shape", fix="correct the name, roles and purposes"
+        ) from error
+    hierarchies = hierarchies_of(definitions.definitions)
+    plan = plan_view(view, stream, hierarchies)
+    before, behind = plan.make_chains(view.name, secrets.token_bytes(32), hierarchies, _NoVault())
+    # What masks behind a stateful step meet is not here.
+    chains = [before] if behind is None or plan.stateful else [before, behind]
+    rows = []
+    for number, record in enumerate(_read_records(records)):
+        after: dict[str, Any] | Rejected = dict(record)
+        for chain in chains:
+            if not isinstance(after, Rejected):
+                after = chain.apply(after, f"preview/{number}")
+        refused = isinstance(after, Rejected)
+        rows.append(
+            PreviewRow(
+                before=record,
+                after=None if isinstance(after, Rejected) else after,
+                reason=str(after.reason) if refused and isinstance(after, Rejected) else "",
+            )
+        )
+    return rows, [it.name for it in plan.stateful]
+
+
+class _NoVault:
+    """Keeps nothing: originals of a preview are not to be found later."""
+
+    def put(self, vault: str, entries: Mapping[str, bytes]) -> None:
+        """Forget the entries."""
+
+    def get(self, vault: str, token: str) -> bytes | None:  # noqa: ARG002 - as vaults are asked
+        """Return nothing."""
+        return None
+
+
+def _read_records(text: str) -> list[dict[str, Any]]:
+    if len(text) > _RECORDS_BYTES:
+        raise UsageError("these are too many records for a preview", fix="leave some out")
+    found = []
+    for number, line in enumerate(filter(str.strip, text.splitlines()), 1):
+        record = read_object(line.encode())
+        if record is None:
+            raise UsageError(f"line {number} of the records is no JSON object", fix="correct it")
+        found.append(record)
+    if len(found) > _MOST_RECORDS:
+        raise UsageError(f"more than {_MOST_RECORDS} records", fix="leave some out")
+    return found
+
+
+def _measure(rows: Sequence[PreviewRow]) -> Iterator[FieldEffect]:
+    """Yield how much of each field is left in the examples."""
+    done = [(it.before, it.after) for it in rows if it.after is not None]
+    for name in dict.fromkeys(field for before, _ in done for field in before):
+        had = [before.get(name) for before, _ in done]
+        has = [after.get(name) for _, after in done if name in after]
+        kept = sum(name in after and after[name] == before.get(name) for before, after in done)
+        yield FieldEffect(
+            field=name,
+            kept=kept,
+            changed=len(has) - kept,
+            removed=len(done) - len(has),
+            before=len({str(it) for it in had}),
+            after=len({str(it) for it in has}),
+        )

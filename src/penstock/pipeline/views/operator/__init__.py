@@ -1,1 +1,0 @@
-"""Stateful anonymizers as streaming queries, one for each view that has any."""
