@@ -39,6 +39,7 @@ from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.authentication import Authenticator, PasswordFile
+from penstock.gateway.connection.console_pass import derive_pass_key
 from penstock.gateway.connection.token_verifier import TokenVerifier
 from penstock.gateway.detection.leader_lease import make_holder, make_place
 from penstock.gateway.event_loop import Background
@@ -292,7 +293,15 @@ def make_authenticator(config: Config) -> Authenticator:
         certificates=any(it.client_ca for it in config.gateway.listeners.values()),
         waiting=config.gateway.limits.unauthenticated,
         waiting_per_address=config.gateway.limits.unauthenticated_per_address,
+        pass_key=None if settings.relay else _read_pass_key(config),
     )
+
+
+def _read_pass_key(config: Config) -> bytes | None:
+    """Return what passes of the console are checked with; None: there is no key yet."""
+    if not config.audit.pseudonym_key.path.exists():
+        return None
+    return derive_pass_key(config.audit.pseudonym_key.read().strip())
 
 
 def make_health(
