@@ -66,6 +66,7 @@ def officer(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
         ("/views", "views"),
         ("/views/one?name=study", "view"),
         ("/views/form?stream=vitals", "view-form"),
+        ("/live", "live"),
         ("/audit", "audit"),
         ("/audit/verify", "verify"),
     ],

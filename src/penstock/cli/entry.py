@@ -122,6 +122,7 @@ VERBS: dict[str, Verb] = {
     "event-type": Verb(
         "trust.event_types:command", "Sign event types, and exchange them with other domains."
     ),
+    "keys": Verb("trust.keys:command", "Give out, take and change keys of sealed streams."),
     "audit": Verb("privacy.audit:command", "Read, verify and prove the audit log."),
     "up": Verb("service.processes:up", "Run the parts named in penstock.yaml."),
     "down": Verb("service.processes:down", "Stop them again, in order."),

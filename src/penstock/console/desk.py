@@ -28,6 +28,7 @@ from penstock.console.access import (
     find_rights,
 )
 from penstock.console.figures import Figures
+from penstock.console.tails import Tails
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import list_privileges
 from penstock.store.access_tokens import TokenBook
@@ -51,6 +52,11 @@ VISIT: Final = "visit"
 Answer = TypeVar("Answer")
 
 
+def _hold_always(user: str, proof: str) -> bool:
+    del user, proof
+    return True
+
+
 @dataclass(slots=True)
 class Desk:
     """All that a console has."""
@@ -64,6 +70,9 @@ class Desk:
     sessions: ConsoleSessions
     tokens: TokenBook
     figures: Figures
+    tails: Tails
+    proof_holds: Callable[[str, str], bool] = field(default=_hold_always)
+    """Says whether what a session was opened with is still good."""
     rights: RightsCache = field(default_factory=RightsCache)
     _remembered: dict[str, tuple[float, Any]] = field(default_factory=dict)
     notices: dict[str, str] = field(default_factory=dict)
@@ -80,6 +89,8 @@ class Desk:
             stack.callback(log.close)
             stack.enter_context(keep_pruned(log, config.audit))
             follower = stack.enter_context(Follower(database, lease=config.store.lease))
+            tails = Tails(config)
+            stack.callback(tails.close)
             yield cls(
                 config=config,
                 database=database,
@@ -92,6 +103,7 @@ class Desk:
                 sessions=ConsoleSessions(database, config.console.idle, config.console.session),
                 tokens=TokenBook(database),
                 figures=Figures(config),
+                tails=tails,
             )
 
     def current(self) -> tuple[Snapshot, DefinitionSet]:
@@ -116,6 +128,8 @@ class Desk:
         """Return a visit as it is now; None where the session has ended."""
         session = visit.session
         if session is None or not self.sessions.holds(session):
+            return None
+        if not self.proof_holds(session.user, session.proof):
             return None
         try:
             return self.visit(visit.user, session, csrf=visit.csrf, address=visit.address)

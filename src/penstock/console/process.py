@@ -62,6 +62,7 @@ async def run(config: Config) -> AsyncIterator[RunningConsole]:
         await asyncio.to_thread(desk.follower.wait_for, 0, FIRST_SECONDS)
         credentials = Credentials(config, desk)
         stack.callback(credentials.close)
+        desk.proof_holds = credentials.holds
         openid = OpenId(config) if settings.openid.enabled else None
         renderer = Renderer(ROOMS, openid=openid is not None)
         streams = Streams(settings.limits.streams, settings.limits.streams_per_user)

@@ -28,6 +28,7 @@ DENIALS = (
     "consent",
     "content",
     "interaction",
+    "sealed",
     "unknown_subscription",
     "stale",
     "right",

@@ -11,6 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -18,9 +19,11 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, String, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
+from penstock.config.secrets import KeyFile
 from penstock.store.database import Database
 from penstock.store.schema import metadata
 from penstock.store.wrapped_keys import KeyWrapping, destroying
+from penstock.trust.keys import DomainKey, generate_pem
 
 AREA: Final = "group-keys"
 _UUID_DIGITS: Final = 32
@@ -56,6 +59,12 @@ class StoredKey(NamedTuple):
     generation: int
     start: int
     secret: bytes
+
+
+def open_group_keys(database: Database, file: KeyFile) -> GroupKeys:
+    """Return the keys of this installation, by the private key of its domain."""
+    own = DomainKey.parse(file.read_or_create(generate_pem), file.path)
+    return GroupKeys(database, own.seed())
 
 
 class GroupKeys:
@@ -135,6 +144,23 @@ class GroupKeys:
                 wrapped = self._wrapping.wrap(after, context)
                 row = {"resource": resource.hex, "side": side, "wrapped": wrapped}
                 connection.execute(groups_table.insert(), row)
+
+    def destroy_old(self, now: int, delay: int) -> int:
+        """Destroy keys that ended longer ago than the delay; return how many. In milliseconds."""
+        ends: dict[tuple[UUID, int], int] = {}
+        held = self.keys()
+        for key, after in pairwise(held):
+            if key.resource == after.resource:
+                ends[key.resource, key.generation] = after.start
+        return self.destroy(it for it, end in ends.items() if now > end + delay)
+
+    def group(self, resource: UUID, side: str) -> bytes | None:
+        """Return the state of a group on one side of it."""
+        own = (groups_table.c.resource == resource.hex) & (groups_table.c.side == side)
+        with self._database.read() as connection:
+            found = connection.scalar(sa.select(groups_table.c.wrapped).where(own))
+        context = side.encode() + resource.bytes
+        return None if found is None else self._wrapping.unwrap(bytes(found), context)
 
     def groups(self, side: str) -> list[UUID]:
         """Return the groups that this installation has a side of."""

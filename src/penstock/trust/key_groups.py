@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Self
 from uuid import UUID
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from penstock.errors import PenstockError, quote
 from penstock.trust.key_ring import GroupKey
@@ -116,9 +118,9 @@ class KeyGroup:
             return None
         return self._refresh(now, random, self._vacate(gone))
 
-    def refresh(self, now: int, random: RandomBytes) -> Refresh | None:
+    def refresh(self, now: int, random: RandomBytes, *, at_once: bool = False) -> Refresh | None:
         """Start a new generation where one is due, without those whose capability has ended."""
-        if now < self.due:
+        if now < self.due and not at_once:
             return None
         changed: tuple[int, ...] = ()
         for member in [it for it in self.members.values() if it.until <= now]:
@@ -129,6 +131,35 @@ class KeyGroup:
     def current_key(self) -> GroupKey:
         """Return the key of now."""
         return self._key(self.generation, self.refreshed)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return all of it as plain data."""
+        tree = self.tree
+        return {
+            "resource": str(self.resource),
+            "refresh_every": self.refresh_every,
+            "generation": self.generation,
+            "refreshed": self.refreshed,
+            "members": [
+                [it.name, it.public_key.hex(), it.until, it.leaf] for it in self.members.values()
+            ],
+            "revision": tree.revision,
+            "height": tree.height,
+            "free": tree.free,
+            "keys": [[*node, key.hex()] for node, key in tree.keys.items()],
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Return the group that plain data tell of."""
+        group = cls(UUID(state["resource"]), state["refresh_every"])
+        group.generation, group.refreshed = state["generation"], state["refreshed"]
+        for name, public_key, until, leaf in state["members"]:
+            group.members[name] = Membership(name, bytes.fromhex(public_key), until, leaf)
+        tree = group.tree
+        tree.revision, tree.height, tree.free = state["revision"], state["height"], state["free"]
+        tree.keys = {Node(it, place): bytes.fromhex(key) for it, place, key in state["keys"]}
+        return group
 
     def _vacate(self, member: Membership) -> tuple[int, ...]:
         if member.leaf is None:
@@ -179,6 +210,19 @@ class GroupMember:
         self._private_key = private_key
         self._tree: TreeMember | None = None
 
+    def to_state(self) -> dict[str, Any] | None:
+        """Return its place in the tree as plain data, if it has one."""
+        tree = self._tree
+        if tree is None:
+            return None
+        keys = [[*node, key.hex()] for node, key in tree.keys.items()]
+        return {"leaf": tree.leaf, "revision": tree.revision, "keys": keys}
+
+    def take_state(self, state: dict[str, Any]) -> None:
+        """Go on from what plain data tell of."""
+        keys = {Node(it, place): bytes.fromhex(key) for it, place, key in state["keys"]}
+        self._tree = TreeMember(self._group.bytes, state["leaf"], state["revision"], keys)
+
     def take_welcome(self, welcome: Welcome) -> GroupKey | None:
         """Take what was sealed for this member; return the key of now, if it brings one."""
         context = _context(self._group, self._name, welcome.generation)
@@ -207,6 +251,12 @@ class GroupMember:
         root = self._tree.root_key
         assert root is not None  # noqa: S101 - `take` brings one, or raises
         return derive_key(self._group, refresh.generation, refresh.start, root)
+
+
+def member_key(seed: bytes) -> X25519PrivateKey:
+    """Return the key to which a domain's welcomes are sealed; it follows from the domain's own."""
+    derived = HKDF(SHA256(), KEY_BYTES, salt=None, info=b"penstock key group member").derive(seed)
+    return X25519PrivateKey.from_private_bytes(derived)
 
 
 def derive_key(resource: UUID, generation: int, start: int, root: bytes) -> GroupKey:

@@ -1,53 +1,116 @@
-"""What the manager of a key group sends to its members, as signed bytes.
+"""What members of key groups and their managers send each other, signed by their domains.
 
-    signature (64 bytes) | JSON
+    member ──request: capability, public key──▶ manager
+    member ◀──welcomes and refreshes, in order── manager
 
 Rules that hold here:
-- Nothing is taken before the signature of the group's manager was verified: anybody could seal
-  a welcome to a member's public key, and so choose the key that the member seals with.
-- Broker and outsiders may read these bytes: they tell who is in the group and when keys change,
-  and no key.
+- Nothing is taken before the signature of the domain that it must come from was verified: anybody
+  could seal a welcome to a member's public key, and so choose the key that the member seals with.
+- Broker and outsiders may read these documents: they tell who is in which group and when keys
+  change, and no key.
+- Who may have which key follows from the capability in the request, and from nothing else.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
+from penstock.errors import quote
 from penstock.trust.key_groups import KeyGroupError, Refresh, Welcome
 from penstock.trust.key_tree import Node, Rekey, WrappedKey
+from penstock.trust.keys import DomainKey, verify
 
-SIGNATURE_BYTES: Final = 64
-MAX_BYTES: Final = 64 << 20
-"""Of one message: a first refresh of some hundred thousand members."""
-_CONTEXT: Final = b"penstock key message"
-
-
-def sign_message(message: Welcome | Refresh, manager: Ed25519PrivateKey) -> bytes:
-    """Return a message of the manager as signed bytes."""
-    shape = _shape_welcome(message) if isinstance(message, Welcome) else _shape_refresh(message)
-    body = json.dumps(shape, separators=(",", ":")).encode()
-    return manager.sign(_CONTEXT + body) + body
+_REQUEST: Final = b"penstock key request v1"
+_MESSAGES: Final = b"penstock key messages v1"
 
 
-def read_message(data: bytes, manager: Ed25519PublicKey) -> Welcome | Refresh:
-    """Verify and read a message of the manager."""
-    if len(data) > MAX_BYTES:
-        message = f"a message of {len(data)} bytes, where a key group's have {MAX_BYTES} at most"
-        raise KeyGroupError(message)
-    signature, body = data[:SIGNATURE_BYTES], data[SIGNATURE_BYTES:]
+class KeyRequest(NamedTuple):
+    """What somebody asks who wants keys of a type."""
+
+    member: str
+    """The key of the domain that asks."""
+    event_type: str
+    """The id of the type."""
+    token: str
+    """Its capability."""
+    public_key: bytes
+    """What welcomes are sealed to (X25519)."""
+
+
+def sign_request(request: KeyRequest, domain: DomainKey) -> bytes:
+    """Return a request as a signed document."""
+    return _sign(_REQUEST, {**request._asdict(), "public_key": request.public_key.hex()}, domain)
+
+
+def read_request(document: bytes) -> KeyRequest:
+    """Verify and read a request: it is signed by the domain that it names as member."""
+    shape = _read(document)
+    statement = shape.get("statement")
+    member = statement.get("member") if isinstance(statement, dict) else None
+    _verify(_REQUEST, shape, str(member))
     try:
-        manager.verify(signature, _CONTEXT + body)
-    except InvalidSignature:
-        text = "a message to a key group is not signed by the group's manager"
-        raise KeyGroupError(text, fix="ask its owner which key is the manager's") from None
-    shape = json.loads(body)
-    return _read_refresh(shape) if "rekey" in shape else _read_welcome(shape)
+        statement = dict(shape["statement"])
+        return KeyRequest(**{**statement, "public_key": bytes.fromhex(statement["public_key"])})
+    except (TypeError, ValueError, KeyError):
+        raise _not_understood() from None
+
+
+def sign_messages(messages: Iterable[Welcome | Refresh], manager: DomainKey) -> bytes:
+    """Return messages of a manager, in their order, as a signed document."""
+    shapes = [
+        _shape_welcome(it) if isinstance(it, Welcome) else _shape_refresh(it) for it in messages
+    ]
+    return _sign(_MESSAGES, {"messages": shapes}, manager)
+
+
+def read_messages(document: bytes, manager: str) -> list[Welcome | Refresh]:
+    """Verify and read what a manager of this key sent."""
+    shape = _read(document)
+    _verify(_MESSAGES, shape, manager)
+    try:
+        return [
+            _read_refresh(it) if "rekey" in it else _read_welcome(it)
+            for it in shape["statement"]["messages"]
+        ]
+    except (TypeError, ValueError, KeyError):
+        raise _not_understood() from None
+
+
+def signer_of(document: bytes) -> str:
+    """Return who a document says has signed it; whether that is so is not asked."""
+    return str(_read(document).get("signer"))
+
+
+def _sign(purpose: bytes, statement: dict[str, Any], domain: DomainKey) -> bytes:
+    signature = domain.sign(purpose, statement)
+    shape = {"signer": domain.key, "statement": statement, "signature": signature}
+    return json.dumps(shape, indent=1).encode()
+
+
+def _read(document: bytes) -> dict[str, Any]:
+    try:
+        shape = json.loads(document)
+    except (ValueError, RecursionError):
+        raise _not_understood() from None
+    if not isinstance(shape, dict):
+        raise _not_understood()
+    return shape
+
+
+def _verify(purpose: bytes, shape: dict[str, Any], signer: str) -> None:
+    statement, signature = shape.get("statement"), shape.get("signature")
+    is_signed = isinstance(statement, dict) and isinstance(signature, str)
+    if not is_signed or not verify(signer, purpose, statement or {}, str(signature)):
+        message = f"it is not signed by {quote(signer)}, or was changed since"
+        raise KeyGroupError(message, fix="ask for it again")
+
+
+def _not_understood() -> KeyGroupError:
+    return KeyGroupError("it is no document of a key group", fix="`penstock keys` writes them")
 
 
 def _shape_welcome(welcome: Welcome) -> dict[str, Any]:

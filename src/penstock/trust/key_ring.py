@@ -4,9 +4,10 @@ Rules that hold here:
 - A key belongs to a resource (the UUID of an event type, or of an attribute) and a generation,
   and counts from its start until the next one starts. The time of publication tells which
   generations may have sealed a message; the generation in the message says which one did.
-- Who seals with a generation that is over for longer than the delay is refused: the delay covers
-  messages in flight and gateways that learn of a new generation late, and no more.
-- A key that is over for longer than the delay is destroyed. What it sealed stays sealed.
+- What says that it was published with a generation that was over for longer than the grace is
+  refused: the grace covers gateways that learn of a new generation late, and no more.
+- A key that is over for longer than the delay is destroyed, and what it sealed stays sealed: the
+  delay covers what the broker keeps for those who are away.
 - A mark stands for a key in a message. It follows from the secret, so that only who holds
   the key can tell which attribute is meant; it changes with each generation.
 """
@@ -49,8 +50,9 @@ class GroupKey:
 class KeyRing:
     """The keys that a gateway holds. Used by one thread."""
 
-    def __init__(self, *, delay: int, skew: int) -> None:
-        """Take how long a key lives on after its end, and how far clocks may differ, in ms."""
+    def __init__(self, *, grace: int, delay: int, skew: int) -> None:
+        """Take grace and delay after the end of a key, and how far clocks may differ, in ms."""
+        self._grace = grace
         self._delay = delay
         self._skew = skew
         self._by_resource: dict[UUID, list[GroupKey]] = {}
@@ -88,14 +90,14 @@ class KeyRing:
         if key is None or published < key.start or published > now + self._skew:
             return None
         end = self._end_of(key)
-        return key if end is None or published <= end + self._delay else None
+        return key if end is None or published <= end + self._grace else None
 
     def destroy_old(self, now: int) -> int:
         """Forget keys that ended longer ago than the delay; return how many."""
         old = [
             key
             for key in self
-            if (end := self._end_of(key)) is not None and now > end + self._delay + self._skew
+            if (end := self._end_of(key)) is not None and now > end + self._delay
         ]
         for key in old:
             self._by_resource[key.resource].remove(key)

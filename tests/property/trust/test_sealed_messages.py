@@ -27,7 +27,7 @@ attributes = st.dictionaries(st.sampled_from(ATTRIBUTES), values, min_size=1)
 
 
 def _ring(resources: Iterable[UUID] = (EVENT, *ATTRIBUTES), *, seed: int = 7) -> KeyRing:
-    ring = KeyRing(delay=100, skew=10)
+    ring = KeyRing(grace=100, delay=100, skew=10)
     for resource in resources:
         ring.add(GroupKey(resource, 1, 0, bytes([resource.int, seed]) * 16))
     return ring
@@ -90,22 +90,22 @@ def test_parts_cannot_be_moved_to_another_message_or_topic(
     st.integers(0, 300),
     st.integers(0, 4),
 )
-def test_a_key_opens_what_was_published_in_its_time_and_the_delay(
+def test_a_key_opens_what_was_published_in_its_time_and_the_grace(
     starts: list[int], published: int, now: int, generation: int
 ) -> None:
-    delay, skew = 20, 5
-    starts, ring = sorted(starts), KeyRing(delay=delay, skew=skew)
+    grace, delay, skew = 20, 40, 5
+    starts, ring = sorted(starts), KeyRing(grace=grace, delay=delay, skew=skew)
     keys = [GroupKey(EVENT, number, start, os.urandom(32)) for number, start in enumerate(starts)]
     for key in keys:
         ring.add(key)
     key = keys[generation % len(keys)]
     ends = [*starts[1:], 10**9]
-    is_in_time = key.start <= published <= ends[key.generation] + delay
+    is_in_time = key.start <= published <= ends[key.generation] + grace
     expected = is_in_time and published <= now + skew
     assert (ring.find(key.mark, published, now) is key) == expected
     ring.destroy_old(now)
     left = {it.generation for it in ring}
-    assert left == {it.generation for it in keys if now <= ends[it.generation] + delay + skew}
+    assert left == {it.generation for it in keys if now <= ends[it.generation] + delay}
     assert ring.newest(EVENT) is keys[-1]
 
 

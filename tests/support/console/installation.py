@@ -187,7 +187,11 @@ class ConsoleInstallation:
             )
             answer = connection.getresponse()
             text = answer.read().decode()
-            return Answer(answer.status, text, {k.lower(): v for k, v in answer.getheaders()})
+            told: dict[str, str] = {}
+            for name, value in answer.getheaders():
+                held = told.get(name.lower())
+                told[name.lower()] = f"{held}, {value}" if held else value
+            return Answer(answer.status, text, told)
         finally:
             connection.close()
 

@@ -27,6 +27,15 @@ class TrustSettings(Settings):
         "keys/domain.key",
         "The file of this domain's private key (Ed25519, PEM); created if missing.",
     )
+    key_refresh: Annotated[Duration, Field(ge=60, le=3_650 * 86_400)] = setting(
+        "30d",
+        "How old a key of a sealed stream may be: when `penstock keys refresh` changes it.",
+    )
+    key_delay: Annotated[Duration, Field(ge=600, le=3_650 * 86_400)] = setting(
+        "7d",
+        "How long a key of a sealed stream that was changed still opens what the broker keeps; "
+        "then it is destroyed.",
+    )
     network: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] | None = setting(
         None,
         "The network of domains that this one belongs to. Left out: no gateway of another domain "

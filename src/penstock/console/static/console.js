@@ -42,6 +42,14 @@ function follow(element) {
   source.onerror = () => element.classList.add("stale");
 }
 
+function pause() {
+  paused = !paused;
+  const button = document.querySelector("[data-pause]");
+  if (!button) return;
+  button.setAttribute("aria-pressed", String(paused));
+  button.textContent = paused ? "Go on" : "Pause";
+}
+
 function start(root = document) {
   for (const it of root.querySelectorAll("[data-live]")) if (it.dataset.live) follow(it);
 }
@@ -82,16 +90,16 @@ addEventListener("keydown", (event) => {
   else if (event.key === "t") switchScheme();
   else if (event.key === " " && event.target === document.body && sources.size) {
     event.preventDefault();
-    paused = !paused;
-    dispatchEvent(new CustomEvent("penstock-pause", { detail: paused }));
+    pause();
   }
 });
 
 addEventListener("click", (event) => {
-  const found = event.target instanceof Element ? event.target.closest("[data-open], [data-theme-toggle], [data-add], [data-remove]") : null;
+  const found = event.target instanceof Element ? event.target.closest("[data-open], [data-theme-toggle], [data-pause]") : null;
   if (!found) return;
   if (found.dataset.open) document.getElementById(found.dataset.open)?.showModal();
   else if ("themeToggle" in found.dataset) switchScheme();
+  else if ("pause" in found.dataset) pause();
 });
 
 // A change that cannot be taken back asks once more.

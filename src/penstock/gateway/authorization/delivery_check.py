@@ -21,6 +21,7 @@ Rules that hold here:
 - Content filters are asked about what leaves: else they would tell what a mask hides.
 - A message through several subscriptions is changed as the first that lets it pass says; the
   identifiers of those that say otherwise are left out.
+- What comes sealed is opened first, and decided on as it was published; each by itself.
 - `DecisionCache` keeps what is lasting, by topic and property list. What may pass is kept as the
   finished property list to send, in `passing`; what may not, with the rule that denies it.
 - Every change of the rules, and every change of the client's subscriptions, forgets all.
@@ -75,6 +76,7 @@ _NAMED: Final = frozenset(
 )
 _UNENFORCEABLE: Final = "definitions"
 _DORMANT: Final = "dormant subscription"
+_REASONS: Final = frozenset({"policy", "consent", "interaction", "sealed"})
 
 
 class Refusal(NamedTuple):
@@ -86,7 +88,7 @@ class Refusal(NamedTuple):
     @property
     def reason(self) -> str:
         """The word for the audit log."""
-        return self.why if self.why in {"policy", "consent", "interaction"} else "purpose"
+        return self.why if self.why in _REASONS else "purpose"
 
 
 _UNKNOWN: Final = Refusal("unknown_subscription", "")
@@ -130,6 +132,7 @@ class DeliveryDecision(NamedTuple):
 
 
 _AWAITING_LEADER: Final = DeliveryDecision(awaiting_leader=True)
+_SEALED: Final = DeliveryDecision(None, Refusal("sealed", "sealed stream"))
 
 
 class DeliveryCheck:
@@ -218,6 +221,11 @@ class DeliveryCheck:
             return DeliveryDecision(properties.kept + _number(through), _NOTHING, lasting)
         change = Change(reshaping, tuple(through))
         return DeliveryDecision(None, _NOTHING, lasting, change=change)
+
+    def open(self, packet: Publish) -> Publish | None:
+        """Return a message as it was published; None where it is sealed and does not open."""
+        sealing = self._rules.sealing
+        return sealing.open_packet(packet) if sealing.in_use else packet
 
     def carry_out(self, session: Session, packet: Publish, change: Change) -> DeliveryDecision:
         """Change a message as transformations say; where that cannot be done, deny it."""
@@ -461,10 +469,18 @@ class DecisionCache:
         denied = self._denied.get(key)
         if denied is not None:
             return denied
+        sealed = packet
+        opened = self._check.open(packet)
+        if opened is None:
+            return _SEALED
+        packet = opened
         change = self._changes.get(key)
         if change is not None:
             return self._check.carry_out(session, packet, change)
         decision = self._check.decide(session, packet)
+        if packet is not sealed and decision.properties is not None:
+            # Each is opened by itself: nothing of it passes as it came.
+            return decision._replace(sent=packet)
         change = decision.change
         if decision.lasting and len(key[1]) <= _LONGEST_KEY:
             if len(self.passing) + len(self._denied) + len(self._changes) >= _CACHED:

@@ -32,6 +32,7 @@ from penstock.gateway.authorization.compiled_definitions import (
     named_clients,
     read_reservations,
 )
+from penstock.gateway.authorization.sealing import Sealing
 from penstock.gateway.broker import CHOICE_LIMIT, CLIENT, FOR, stamp
 from penstock.gateway.session import Session
 from penstock.model import kinds
@@ -127,6 +128,8 @@ class Rules:
         """What clients said that they publish, where that is asked for."""
         self.contents = ContentFilters()
         """What events subscriptions are for."""
+        self.sealing = Sealing(self._now)
+        """What is sealed on its way through the broker."""
         self._compiled = CompiledDefinitions(
             open_mode=open_mode, trusts=trusts, read_key=read_key, home=home
         )
@@ -139,6 +142,9 @@ class Rules:
         """The names of the definitions that speak of a client and a filter."""
         self._stamps: dict[tuple[str, str], bytes] = {}
         self._named: tuple[Snapshot | None, frozenset[str]] = (None, frozenset())
+
+    def _now(self) -> int:
+        return self.clock()
 
     @property
     def epoch(self) -> int:
@@ -178,6 +184,7 @@ class Rules:
         self.consent.take_definitions(documents, keys)
         self.contents.types.take(documents, keys)
         self.advertisements.take(documents, keys)
+        self.sealing.take(documents, keys)
         # What is over by now must not begin with what comes.
         if self.authorizer.access.roles.advance(self.clock()):
             self.authorizer.access.forget_principals()

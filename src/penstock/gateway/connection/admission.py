@@ -127,6 +127,18 @@ class Admission:
             return self._settle(client, packet, result, purposes)
         return self._admit_later(client, packet, result, purposes, rules.generation)
 
+    def seal(self, client: ClientConnection, packet: Publish) -> Publish | None:
+        """Return a message as it goes to the broker, or refuse it where it cannot be sealed."""
+        sealing = self._context.rules.sealing
+        if not sealing.in_use:
+            return packet
+        try:
+            return sealing.seal_packet(packet)
+        except PenstockError as error:
+            self._context.denials.publication(client.session, "sealed")
+            client.deny(packet, "sealed", error.message, ReasonCode.PAYLOAD_FORMAT_INVALID)
+            return None
+
     def _settle(
         self,
         client: ClientConnection,
@@ -142,7 +154,8 @@ class Admission:
             client.deferred_acks.expect(result.journal, packet.packet_id, result.ticket)
         if purposes is not None:
             return client.stamp + encode_user_properties(as_properties(purposes))
-        if result.lasting:
+        # What is remembered passes as it came: nothing that must be sealed may.
+        if result.lasting and not self._context.rules.sealing.concerns(packet.topic):
             client.remember_write(packet.topic)
         return client.stamp
 
@@ -184,7 +197,11 @@ class Admission:
         # Meanwhile its lane may be lost, and what the message became may not fit it.
         if not await client.choose_way(packet):
             return
-        client.pass_on(packet, kept + stamp)
+        sealed = self.seal(client, packet)
+        if sealed is None:
+            client.unacked.discard(packet.packet_id)
+            return
+        client.pass_on(sealed, kept + stamp)
         context.counters.messages_in += 1
         recorded = context.recorder.record(
             packet, client.session.principal, client.deferred_acks, restricted=purposes is not None

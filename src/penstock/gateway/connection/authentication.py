@@ -4,6 +4,8 @@
         │no
     token as password? ──yes──▶ `TokenVerifier` ──▶ the user that it names
         │no
+    pass of the console? ──yes──▶ `check_pass` ──▶ the user name
+        │no
     user name? ──yes──▶ password file (argon2) or the broker ──▶ the user name
         │no
     anonymous allowed? ──yes──▶ `anonymous`
@@ -50,6 +52,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from penstock.errors import PenstockError, UnavailableError, quote
+from penstock.gateway.connection.console_pass import check_pass, looks_like_pass
 from penstock.gateway.connection.login_queue import BusyError, LoginQueue
 from penstock.gateway.connection.token_verifier import TokenVerifier
 from penstock.gateway.session import Session
@@ -297,8 +300,10 @@ class Authenticator:
         any_client_id: bool = False,
         waiting: int = 1000,
         waiting_per_address: int = 500,
+        pass_key: bytes | None = None,
     ) -> None:
         self.relay = relay
+        self._pass_key = pass_key
         self._named_elsewhere = relay or certificates or tokens is not None
         self._passwords = passwords
         self.tokens = tokens
@@ -325,6 +330,8 @@ class Authenticator:
             return Identity(check_name(common_name(certificate)))
         if self.tokens is not None and _looks_like_token(connect.password):
             return await self._identify_by_token(self.tokens, connect)
+        if self._pass_key is not None and looks_like_pass(connect.password):
+            return self._identify_by_pass(self._pass_key, connect)
         if connect.username is None:
             if not self._anonymous:
                 raise RefusedError("no user name", ReasonCode.NOT_AUTHORIZED, "anonymous")
@@ -336,6 +343,13 @@ class Authenticator:
             raise wrong_password()
         user = self._passwords.user(name) if self._passwords is not None else None
         return Identity(name, user.hash if user is not None else "")
+
+    def _identify_by_pass(self, key: bytes, connect: Connect) -> Identity:
+        name = check_name(connect.username or "")
+        until = check_pass(key, name, connect.password or b"")
+        if until is None:
+            raise wrong_password()
+        return Identity(name, valid_until=until)
 
     async def _identify_by_token(self, tokens: TokenVerifier, connect: Connect) -> Identity:
         proof = await tokens.verify(connect.password or b"")

@@ -315,8 +315,16 @@ class Downstream(ClientConnection, asyncio.Protocol):
                             self.backlog.suspend(outcome, packets)
                             return
                         listed = properties.kept + outcome
+                        sealed = self._handlers.admission.seal(self, packet)
+                        if sealed is None:
+                            unacked.discard(packet.packet_id)
+                            if self.ended or self.backlog.is_unheard(packets):
+                                return
+                            continue
+                    else:
+                        sealed = packet
                     kept = packet.first & 1
-                    made = packet.to_v5(listed + self.origin(packet) if kept else listed)
+                    made = sealed.to_v5(listed + self.origin(packet) if kept else listed)
                     if lane is None:
                         out.append(made)
                     else:
@@ -385,6 +393,7 @@ class Downstream(ClientConnection, asyncio.Protocol):
             not packet.first & 6
             and (packet.topic in self.writes or is_ordinary(packet.topic))
             and len(packet.payload) <= room
+            and not self.context.rules.sealing.concerns(packet.topic)
             and (lane.retains or not packet.retain)
             and properties.acceptable
             and properties.response_topic is None

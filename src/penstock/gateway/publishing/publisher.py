@@ -21,7 +21,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.errors import PenstockError
 from penstock.gateway.broker import BrokerAddress
@@ -55,6 +55,13 @@ _SENT = metrics.counter(
 )
 
 
+class Seal(Protocol):
+    """Seals what goes to the broker."""
+
+    def __call__(self, topic: str, payload: bytes, *, retain: bool = False) -> bytes:
+        """Return a payload as it goes there; an error where it cannot be sealed."""
+
+
 Record = Callable[[str, bytes, bool, UserProperties], None]
 """Takes the topic and payload of a message that is sent; True: it has purposes of its own."""
 
@@ -72,9 +79,12 @@ class Sending:
 class Publisher:
     """Publishes in the gateway's own name."""
 
-    def __init__(self, broker: BrokerAddress, record: Record | None = None) -> None:
+    def __init__(
+        self, broker: BrokerAddress, record: Record | None = None, seal: Seal | None = None
+    ) -> None:
         self._broker = broker
         self._record = record
+        self._seal = seal
         self._waiting: deque[Sending] = deque()
         self._sent: dict[int, Sending] = {}
         self._number = 0
@@ -96,11 +106,17 @@ class Publisher:
         recorded: bool = True,
         user_properties: UserProperties = (),
     ) -> bool:
-        """Take a message to be published; False where too many wait."""
+        """Take a message to be published; False where too many wait, or it cannot be sealed."""
         if len(self._waiting) >= WAITING_LIMIT:
             _SENT["full"].inc()
             return False
-        message = Publish.of(topic, payload, qos=1, retain=retain, packet_id=1)
+        try:
+            sealed = payload if self._seal is None else self._seal(topic, payload, retain=retain)
+        except PenstockError as error:
+            _log.error("a message was given up", reason="sealed", error=error)
+            _SENT["refused"].inc()
+            return False
+        message = Publish.of(topic, sealed, qos=1, retain=retain, packet_id=1)
         self._waiting.append(Sending(message, properties, done))
         self._news.set()
         if recorded and self._record is not None:

@@ -48,6 +48,7 @@ from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.gateway.service.emergencies import Emergencies, Sharing
+from penstock.gateway.service.group_key_feed import GroupKeyFeed, GroupKeySource
 from penstock.model.document import Document
 from penstock.policy.purposes.settings import Notation
 from penstock.store.definitions.checked import CheckedDefinitions
@@ -93,6 +94,7 @@ class Gateway:
         opt_outs: OptOutFeed | None = None,
         lanes: int = 0,
         client_requests: ClientRequests | None = None,
+        group_keys: GroupKeySource | None = None,
         network: NetworkSettings | None = None,
     ) -> None:
         self.rules = rules
@@ -103,7 +105,7 @@ class Gateway:
         self.session_writer: SessionWriter[SessionChange] = SessionWriter(self._store_sessions)
         self.clients = ClientRegistry(rules, self.counters, self.session_writer)
         self.arrivals = Arrivals(limits, self.counters)
-        self.publisher = Publisher(broker, recorder.note)
+        self.publisher = Publisher(broker, recorder.note, rules.sealing.seal)
         self.peers = Peers(broker, notation.prefix, self._give_way, self.clients.leave_lanes)
         self.lanes = Lanes(broker, lanes, self.peers)
         self.domains: DomainLink | None = None
@@ -222,6 +224,10 @@ class Gateway:
                 run_in_thread=self.background.run_in_thread,
             )
 
+        self._group_keys: GroupKeyFeed | None = None
+        if group_keys is not None:
+            self._group_keys = GroupKeyFeed(rules, group_keys, self.background.run_in_thread)
+
     def make_client(self, arrival: Arrival) -> Downstream:
         """Make what a listener hands a new connection to."""
         return Downstream(self.context, self.clients, arrival, self._handlers)
@@ -231,6 +237,9 @@ class Gateway:
     async def start(self) -> None:
         """Follow the definitions, and wait until they are known."""
         await self.definition_feed.start()
+        if self._group_keys is not None:
+            await self._group_keys.look()
+            self.background.start(self._group_keys.watch())
         await self.emergencies.start()
         await self.wills.start()
         await self.lanes.start()

@@ -39,6 +39,7 @@ from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.authentication import Authenticator, PasswordFile
+from penstock.gateway.connection.console_pass import derive_pass_key
 from penstock.gateway.connection.token_verifier import TokenVerifier
 from penstock.gateway.detection.leader_lease import make_holder, make_place
 from penstock.gateway.event_loop import Background
@@ -49,6 +50,7 @@ from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.replication.protocol import derive_secret
 from penstock.gateway.service.emergencies import Sharing
 from penstock.gateway.service.gateway import Gateway
+from penstock.gateway.service.group_key_feed import GroupKeySource
 from penstock.gateway.service.listeners import Listener, open_listener
 from penstock.policy.purposes.settings import Notation
 from penstock.store.audit.log import AuditLog
@@ -62,6 +64,7 @@ from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.enforcement_points import ClientRequests
 from penstock.store.follower import Follower
+from penstock.store.group_keys import open_group_keys
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.session_tables import SessionQuotas
 from penstock.store.sessions import Sessions
@@ -161,6 +164,10 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             stands_at=settings.place,
             opt_outs=opt_outs,
             client_requests=ClientRequests(database),
+            group_keys=GroupKeySource(
+                partial(open_group_keys, database, config.trust.key),
+                int(1000 * config.trust.key_delay),
+            ),
             # Where the broker knows clients, it has to hear each by itself.
             lanes=0 if settings.authentication.relay else settings.lanes,
         )
@@ -286,7 +293,15 @@ def make_authenticator(config: Config) -> Authenticator:
         certificates=any(it.client_ca for it in config.gateway.listeners.values()),
         waiting=config.gateway.limits.unauthenticated,
         waiting_per_address=config.gateway.limits.unauthenticated_per_address,
+        pass_key=None if settings.relay else _read_pass_key(config),
     )
+
+
+def _read_pass_key(config: Config) -> bytes | None:
+    """Return what passes of the console are checked with; None: there is no key yet."""
+    if not config.audit.pseudonym_key.path.exists():
+        return None
+    return derive_pass_key(config.audit.pseudonym_key.read().strip())
 
 
 def make_health(

@@ -264,6 +264,11 @@ class Stream(Definition):
         "Fields may be left out then: applying writes them. Who reads and writes the topics of "
         "another domain's type needs a capability.",
     )
+    sealed: Literal["whole", "attributes"] | None = Field(
+        default=None,
+        description="Seal what crosses the broker, as a whole or each attribute under its own key; "
+        "a gateway opens what it has keys for (`penstock keys`). Needs an event_type.",
+    )
     subject: FieldName | None = Field(
         default=None,
         description="The field that tells which person a record is about; k-anonymity counts "
@@ -445,6 +450,16 @@ class Stream(Definition):
                     f"adds: {quote(name)} names a person, or nobody → "
                     "set category: identifier and optional: true"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_sealed(self) -> Self:
+        if self.sealed is None:
+            return self
+        if self.event_type is None:
+            raise ValueError("sealed: keys belong to a signed event type → add event_type")
+        if not self.patterns:
+            raise ValueError("sealed: no messages feed the stream → add from, or leave it out")
         return self
 
     @model_validator(mode="after")

@@ -1,0 +1,236 @@
+"""Three domains at one broker that nobody trusts: what each reads, and what the broker sees."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from penstock.components import MosquittoServer
+from penstock.mqtt import V3, V5, Will
+from tests.support.commands import run_command
+from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.passwords import write_passwords
+from tests.support.gateway.raw import RawClient
+from tests.support.trust.commands import key_of, run
+
+pytestmark = pytest.mark.needs("mosquitto")
+TOPIC = "cameras/oxford-street/sighting"
+SIGHTING = {"numberplate": "AB12 CDE", "location": "Oxford Street 100", "speed": 31.5}
+STREAM = """\
+kind: stream
+name: sightings
+event_type: sighting/1
+from: [cameras/+/sighting]
+sealed: {sealed}
+"""
+PATIENCE = 60.0
+USER = "smith"
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.05)
+
+
+class Domain(NamedTuple):
+    """An installation: its data folder, and its gateway."""
+
+    folder: Path
+    gateway: GatewayThread
+
+    def run(self, *words: str, fails: int = 0) -> Any:
+        return run(self.folder, *words, fails=fails)
+
+    @property
+    def key(self) -> str:
+        return key_of(self.folder)
+
+    def settle(self) -> int:
+        """Wait until its gateway has the keys that its store has; return how many."""
+        stored = {(it["attribute"], it["generation"]) for it in self.run("keys", "list")}
+        wait_until(lambda: len(list(self.gateway.gateway.rules.sealing.ring)) == len(stored))
+        return len(stored)
+
+
+class Police(NamedTuple):
+    """PITO owns the type, the Met's cameras publish, the Congestion Charge Service reads plates."""
+
+    pito: Domain
+    met: Domain
+    charge: Domain
+    broker: MosquittoServer
+    exchanged: Path
+
+    def pass_on(self, name: str, to: Domain) -> Any:
+        """Bring a file of one domain to another, which takes it."""
+        return to.run("keys", "take", str(self.exchanged / name))
+
+    def admit(self, who: Domain, name: str, *grants: str) -> None:
+        """Give a domain a capability, and the keys that follow from it."""
+        to, files = f"key:{who.key}", self.exchanged
+        granted, asked = str(files / f"{name}.yaml"), str(files / f"{name}-request.json")
+        self.pito.run("cert", "issue", *grants, "--to", to, "--name", name, "-o", granted)
+        who.run("apply", "-f", granted)
+        # What the domain may do, its user may.
+        own = str(files / f"{name}-user.yaml")
+        who.run("cert", "delegate", name, *grants, "--to", f"user:{USER}", "--name", "u", "-o", own)
+        who.run("apply", "-f", own)
+        who.run("keys", "request", "sighting/1", "--capability", name, "-o", asked)
+        self.pito.run("keys", "admit", asked, "-o", str(files / f"{name}-keys.json"))
+        for domain in (self.met, self.charge):
+            self.pass_on(f"{name}-keys.json", domain)
+
+
+def connect(stack: ExitStack, port: int, name: str, **options: Any) -> RawClient:
+    """Connect as the one user that each installation has."""
+    client = stack.enter_context(RawClient(port, version=options.pop("version", V5)))
+    assert not client.connect(name, username=USER, password=b"pw", **options).reason
+    return client
+
+
+def open_domain(stack: ExitStack, folder: Path, broker_port: int) -> Domain:
+    passwords = write_passwords(folder / "passwords", {USER: "pw"}, {USER: "*"})
+    settings = {"authentication": {"passwords": str(passwords)}}
+    return Domain(folder, stack.enter_context(run_gateway(folder, broker_port, settings)))
+
+
+@pytest.fixture(params=["whole", "attributes"])
+def police(
+    request: pytest.FixtureRequest, mosquitto: MosquittoServer, tmp_path: Path
+) -> Iterator[Police]:
+    with ExitStack() as stack:
+        pito, met, charge = domains = [
+            open_domain(stack, folder, mosquitto.port)
+            for folder in (tmp_path / "pito", tmp_path / "met", tmp_path / "charge")
+        ]
+        made = Police(pito, met, charge, mosquitto, tmp_path)
+        sighting, stream = str(tmp_path / "sighting.yaml"), tmp_path / "stream.yaml"
+        stream.write_text(STREAM.format(sealed=request.param))
+        made.pito.run(
+            "event-type", "create", "sighting", "numberplate:string", "location:string",
+            "speed:double?", "--name", "sighting/1", "-o", sighting,
+        )  # fmt: skip
+        for domain in domains:
+            domain.run("apply", "-f", sighting)
+            domain.run("apply", "-f", str(stream))
+        made.admit(made.met, "met", "type: sighting; action: publish | subscribe")
+        yield made
+
+
+@pytest.mark.parametrize("police", ["attributes"], indirect=True)
+def test_each_domain_reads_the_attributes_that_it_has_keys_for(police: Police) -> None:
+    police.admit(
+        police.charge, "charge", "type: sighting; action: subscribe; attributes: numberplate"
+    )
+    police.met.settle()
+    assert police.charge.settle() == 1
+    police.pito.settle()
+    with ExitStack() as stack:
+        tap = connect(stack, police.broker.port, "tap")
+        tap.subscribe("cameras/#", qos=1)
+        met = connect(stack, police.met.gateway.port, "met", version=V3)
+        charge = connect(stack, police.charge.gateway.port, "charge")
+        pito = connect(stack, police.pito.gateway.port, "pito")
+        for reader in (met, charge, pito):
+            reader.subscribe("cameras/#", qos=1)
+        will = Will(TOPIC, json.dumps(SIGHTING | {"speed": 0.0}).encode(), 1)
+        camera = connect(stack, police.met.gateway.port, "camera", will=will)
+        for qos in (0, 1, 2):
+            camera.publish(TOPIC, json.dumps(SIGHTING).encode(), qos=qos, retain=qos == 1)
+        camera.vanish()
+        seen = {it: [json.loads(text) for _, text in it.texts(4)] for it in (met, charge, pito)}
+        plate = {"numberplate": SIGHTING["numberplate"]}
+        assert seen[charge] == [plate] * 4
+        assert seen[met] == [SIGHTING] * 3 + [SIGHTING | {"speed": 0.0}]
+        # The owner's own gateways have keys of groups that somebody is in.
+        assert seen[pito] == seen[met]
+        late = connect(stack, police.charge.gateway.port, "late")
+        late.subscribe("cameras/#", qos=1)
+        assert [json.loads(text) for _, text in late.texts(1)] == [plate]
+        crossed = b"".join(payload for _, payload in tap.texts(4))
+        for value in ("AB12", "Oxford Street 100", "31.5", "numberplate", "location"):
+            assert value.encode() not in crossed
+
+
+def test_without_keys_nothing_is_read_and_nothing_is_published(police: Police) -> None:
+    with ExitStack() as stack:
+        reader = connect(stack, police.charge.gateway.port, "reader")
+        reader.subscribe("cameras/#", qos=1)
+        own = connect(stack, police.met.gateway.port, "own")
+        own.subscribe("cameras/#", qos=1)
+        police.met.settle()
+        tap = connect(stack, police.broker.port, "tap")
+        tap.subscribe("cameras/#", qos=1)
+        camera = connect(stack, police.met.gateway.port, "camera")
+        camera.publish(TOPIC, json.dumps(SIGHTING).encode(), qos=1)
+        ((_, sealed),) = tap.texts(1)
+        assert [json.loads(text) for _, text in own.texts(1)] == [SIGHTING]
+        # Who has no key cannot publish there, and neither clear text nor a copy passes.
+        refused = connect(stack, police.charge.gateway.port, "refused")
+        assert refused.publish(TOPIC, json.dumps(SIGHTING).encode(), qos=1).reason
+        forger = connect(stack, police.broker.port, "forger")
+        forger.publish(TOPIC, json.dumps(SIGHTING).encode(), qos=1)
+        forger.publish("cameras/other/sighting", sealed, qos=1)
+        forger.publish(TOPIC, sealed[:-1] + bytes([sealed[-1] ^ 1]), qos=1)
+        camera.publish(TOPIC, json.dumps(SIGHTING | {"speed": 1.0}).encode(), qos=1)
+        assert [json.loads(text) for _, text in own.texts(1)] == [SIGHTING | {"speed": 1.0}]
+        assert not reader.texts(quiet=1.0)
+
+
+def test_an_expelled_domain_reads_nothing_that_comes_later(police: Police) -> None:
+    police.admit(police.charge, "charge", "type: sighting; action: subscribe")
+    police.charge.settle()
+    before = police.met.settle()
+    with ExitStack() as stack:
+        reader = connect(stack, police.charge.gateway.port, "reader")
+        own = connect(stack, police.met.gateway.port, "own")
+        for it in (reader, own):
+            it.subscribe("cameras/#", qos=1)
+        camera = connect(stack, police.met.gateway.port, "camera")
+        camera.publish(TOPIC, json.dumps(SIGHTING).encode(), qos=1)
+        assert reader.texts(1)
+        assert own.texts(1)
+        groups = len({it["attribute"] for it in police.met.run("keys", "list")})
+        police.pito.run(
+            "keys", "expel", police.charge.key, "-o", str(police.exchanged / "expelled.json")
+        )
+        assert police.pass_on("expelled.json", police.met)["taken"] == groups
+        assert police.pass_on("expelled.json", police.charge)["taken"] == 0
+        assert police.met.settle() > before
+        camera.publish(TOPIC, json.dumps(SIGHTING | {"speed": 1.0}).encode(), qos=1)
+        assert [json.loads(text) for _, text in own.texts(1)] == [SIGHTING | {"speed": 1.0}]
+        assert not reader.texts(quiet=1.0)
+
+
+@pytest.mark.parametrize("police", ["attributes"], indirect=True)
+def test_who_may_not_have_keys_gets_none(police: Police) -> None:
+    files = police.exchanged
+    to, asked = f"key:{police.charge.key}", str(files / "asked.json")
+    fixed = "type: sighting; action: subscribe; attributes: numberplate = 'AB12 CDE'"
+    police.pito.run(
+        "cert", "issue", fixed, "--to", to, "--name", "one", "-o", str(files / "one.yaml")
+    )
+    police.charge.run("apply", "-f", str(files / "one.yaml"))
+    for capability, why in (
+        ("one", "gives no right to a key"),
+        # Another domain's capability is of no use.
+        (str(files / "met.yaml"), "for somebody else"),
+    ):
+        police.charge.run("keys", "request", "sighting/1", "--capability", capability, "-o", asked)
+        words = ("keys", "admit", asked, "-o", str(files / "out.json"))
+        refused = run_command(police.pito.folder, *words)
+        assert refused.returncode == 1
+        assert why in refused.stderr
+    document = Path(asked).read_text()
+    Path(asked).write_text(document.replace(police.charge.key, police.met.key))
+    forged = run_command(police.pito.folder, *words)
+    assert forged.returncode == 2
+    assert "not signed" in forged.stderr
