@@ -70,9 +70,12 @@ def run(*, quick: bool = False, data: str | None = None, large: bool = False) ->
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         settings = defaults(Path(folder), {}).pipeline
         topic = EventLog(settings.event_log).topic("patients")
-        # The first records have a file of their own: the others can be put aside.
-        fill(Topic(topic.folder, segment=1), FIRST, together=FIRST)
-        fed = (rows - FIRST) / fill(topic, rows - FIRST, first=FIRST)
+        # The first records have a file of their own: the others, in a new one, can be put aside.
+        small = Topic(topic.folder, segment=1)
+        fill(small, FIRST, together=FIRST)
+        fill(small, FIRST // 2, first=FIRST)
+        begun = FIRST + FIRST // 2
+        fed = (rows - begun) / fill(topic, rows - begun, first=begun)
         spark = open_session(settings)
         try:
             views = _measure_views(spark, settings, topic, rows, rounds)
