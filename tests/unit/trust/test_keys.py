@@ -38,6 +38,7 @@ def test_a_key_reads_back_and_is_never_shown() -> None:
         x25519.X25519PrivateKey.generate().private_bytes(*PEM),
         ed25519.Ed25519PrivateKey.generate().private_bytes(*PEM)[:60],
     ],
+    ids=["nothing", "empty", "another-kind", "cut"],
 )
 def test_what_is_no_private_key_is_refused_without_quoting_it(pem: bytes) -> None:
     with pytest.raises(UsageError, match=r"keys/domain\.key") as refused:
