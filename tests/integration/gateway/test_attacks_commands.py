@@ -27,6 +27,13 @@ from tests.support.gateway.raw import RawClient
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
 
+
+@pytest.fixture(params=[4, 0], ids=["lanes", "no lanes"])
+def lanes(request: pytest.FixtureRequest) -> int:
+    """How many publish lanes the gateway has."""
+    return int(request.param)
+
+
 USERS = {"olga": "o", "ann": "a", "bob": "b", "mallory": "m"}
 DEFINED = [
     Document("right", "olga", {"subjects": ["user:olga"], "administer": True}),
@@ -38,11 +45,12 @@ STATE = ("CLEAR", "RESET", "PERSIST", "RELOAD")
 
 
 @pytest.fixture
-def ward(broker: MosquittoServer, tmp_path: Path) -> Iterator[GatewayThread]:
+def ward(broker: MosquittoServer, tmp_path: Path, lanes: int) -> Iterator[GatewayThread]:
     """Run a gateway with users and rights, where purposes need a right."""
     passwords = write_passwords(tmp_path / "p", USERS)
     chosen: dict[str, Any] = {
         "open_mode": False,
+        "lanes": lanes,
         "authentication": {"passwords": str(passwords)},
         "filtering": {"claims_need_right": True, "publish_answers": True},
         "limits": {"state_commands": 8},

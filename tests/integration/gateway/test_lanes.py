@@ -778,6 +778,39 @@ def test_a_message_arrives_alike_over_a_lane_and_over_its_own_connection(
     assert shared == sorted([*range(count), *range(count)])
 
 
+@pytest.mark.needs("mosquitto")
+def test_what_expires_over_a_lane_is_gone_and_an_alias_stands_for_its_topic(
+    gateway: GatewayThread, make: Make, topic: str
+) -> None:
+    with RawClient(gateway.port) as laned:
+        name = f"laned-{uuid.uuid4().hex[:6]}"
+        # MQTT5 3.3.2.3.3: what is kept is told with the time that it has left.
+        laned.connect(name)
+        laned.publish(f"{topic}/short", b"1", retain=True, message_expiry=1)
+        laned.publish(f"{topic}/long", b"2", retain=True, message_expiry=600)
+
+        def kept() -> dict[str, Publish]:
+            reader = make()
+            reader.subscribe(f"{topic}/#", qos=0)
+            return {it.topic.removeprefix(f"{topic}/"): it for it in reader.messages()}
+
+        wait_until(lambda: "long" in kept())
+        wait_until(lambda: "short" not in kept())
+        left = kept()["long"].properties.message_expiry
+        assert left is not None
+        assert 0 < left <= 600
+        reader = make()
+        reader.subscribe(f"{topic}/alias", qos=0)
+        for named in (f"{topic}/alias".encode(), b""):
+            packet = len(named).to_bytes(2, "big") + named + b"\x03\x23\x00\x02" + b"5"
+            laned.send_bytes(b"\x30" + bytes([len(packet)]) + packet)
+        assert [(it.topic, it.payload) for it in reader.messages(2)] == [
+            (f"{topic}/alias", b"5"),
+            (f"{topic}/alias", b"5"),
+        ]
+        assert not _has_own(gateway, name)
+
+
 BROKEN = {
     "ill-formed topic": b"\x30\x05\x00\x03\xff\xfe\xfd",
     "too long": b"\x30\xff\xff\xff\x7f",
