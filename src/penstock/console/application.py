@@ -336,7 +336,9 @@ def describe(error: Exception) -> tuple[int, str, str, list[dict[str, str]]]:
 
 def write_event(name: str, text: str) -> str:
     """Return a server-sent event."""
-    lines = "\n".join(f"data: {line}" for line in text.split("\n"))
+    # Browsers end a line at CR, too: what others wrote begins no field of its own.
+    plain = text.replace("\r\n", "\n").replace("\r", "\n")
+    lines = "\n".join(f"data: {line}" for line in plain.split("\n"))
     return f"event: {name}\n{lines}\n\n"
 
 

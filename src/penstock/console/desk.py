@@ -196,6 +196,8 @@ class Visit:
     rights: ConsoleRights
     csrf: str = ""
     address: str = ""
+    led_here: bool = False
+    """Whether a page of others led them here: what is done in their name waits for their word."""
 
     @property
     def administers(self) -> bool:

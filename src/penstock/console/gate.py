@@ -57,6 +57,10 @@ _HEADERS: Final[Mapping[str, str]] = {
 }
 
 
+_ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
+"""What browsers say where a page of others led to this one."""
+
+
 class GoneError(Exception):
     """The browser went away in the middle of a body."""
 
@@ -144,16 +148,18 @@ class Gate:
         shown = cookie_parser(headers.get("cookie", "")).get(self.cookie, "")
         if not shown:
             raise NobodyError("nobody is signed in", fix="sign in at /sign-in")
-        return await asyncio.to_thread(self._resume, shown, scope["state"][ADDRESS])
+        led_here = headers.get("sec-fetch-site") in _ELSEWHERE
+        return await asyncio.to_thread(self._resume, shown, scope["state"][ADDRESS], led_here)
 
-    def _resume(self, shown: str, address: str) -> Visit:
+    def _resume(self, shown: str, address: str, led_here: bool) -> Visit:  # noqa: FBT001
         session = self._desk.sessions.find(shown)
         if session is None:
             raise NobodyError("your session is over", fix="sign in again")
         if not self._credentials.holds(session.user, session.proof):
             self._desk.sessions.close(session)
             raise NobodyError("your password has changed", fix="sign in again")
-        return self._desk.visit(session.user, session, csrf=make_csrf(shown), address=address)
+        rest = {"csrf": make_csrf(shown), "address": address, "led_here": led_here}
+        return self._desk.visit(session.user, session, **rest)
 
     async def _find_user(self, token: str) -> str | None:
         return await asyncio.to_thread(self._desk.tokens.find_user, token)

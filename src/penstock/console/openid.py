@@ -7,6 +7,8 @@ Rules that hold here:
   sealed for ten minutes, together with the verifier of PKCE.
 - The ID token is checked with the keys that the provider publishes: signature, issuer, audience,
   end, nonce. A name that a user cannot have is nobody's.
+- Strangers may begin and come back: the provider is asked by two threads of its own, a few wait for
+  them, and a provider that does not answer is left alone for a while. An answer is taken once.
 - Endpoints come from the provider's own description, and have to be of the scheme of the issuer:
   https, or http at this machine.
 """
@@ -23,9 +25,10 @@ import secrets
 import ssl
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import jwt
@@ -47,7 +50,14 @@ _TIMEOUT: Final = 10.0
 _SIZE_LIMIT: Final = 1 << 20
 _NONCE: Final = 12
 _DESCRIBED: Final = 3600.0
+_THREADS: Final = 2
+_PLACES: Final = 8
+_REST: Final = 5.0
+"""How long a provider that did not answer is not asked again, in seconds."""
+_USED: Final = 10_000
+"""Answers that are remembered as taken; they are over in ten minutes."""
 _log = get_logger("console")
+_Answer = TypeVar("_Answer")
 
 
 class OpenId:
@@ -58,12 +68,30 @@ class OpenId:
         self._settings = settings
         self._back = f"{config.console.address}/openid/back"
         self._key = AESGCM(os.urandom(32))
+        self._threads = ThreadPoolExecutor(_THREADS, "penstock-openid")
+        self._asking = 0
+        self._failed = -_REST
+        self._used: dict[str, float] = {}
         self._known: tuple[float, Mapping[str, str]] | None = None
         self._verifier: TokenVerifier | None = None
 
-    def begin(self, after: str) -> tuple[str, str]:
+    def close(self) -> None:
+        """Let the threads go."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _call(self, ask: Callable[..., _Answer], *given: Any) -> _Answer:
+        """Ask the provider in a thread, unless too many do."""
+        if self._asking >= _PLACES:
+            raise UnavailableError("too many people sign in at the moment", fix="try again")
+        self._asking += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, ask, *given)
+        finally:
+            self._asking -= 1
+
+    async def begin(self, after: str) -> tuple[str, str]:
         """Return where to send the browser, and what to give it for the way back."""
-        endpoints = self._describe()
+        endpoints = await self._call(self._describe)
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         challenge = base64.urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=")
         query = urlencode(
@@ -88,10 +116,16 @@ class OpenId:
     async def finish(self, code: str, state: str, flow: str) -> tuple[str, str]:
         """Return who signed in, and where they wanted to be."""
         held = self._open(flow)
-        if held is None or not hmac.compare_digest(str(held["state"]), state) or not code:
+        awaited = str(held["state"]).encode() if held is not None else b""
+        if held is None or not code or not hmac.compare_digest(awaited, state.encode()):
             raise DeniedError("this answer of the provider is not awaited", fix="sign in again")
-        endpoints = await asyncio.to_thread(self._describe)
-        token = await asyncio.to_thread(self._redeem, endpoints, code, str(held["verifier"]))
+        now = time.time()
+        self._used = {it: until for it, until in self._used.items() if until > now}
+        if state in self._used or len(self._used) >= _USED:
+            raise DeniedError("this answer of the provider was taken before", fix="sign in again")
+        self._used[state] = float(held["until"])
+        endpoints = await self._call(self._describe)
+        token = await self._call(self._redeem, endpoints, code, str(held["verifier"]))
         user = await self._verify(endpoints, token, str(held["nonce"]))
         return user, str(held["after"])
 
@@ -118,7 +152,7 @@ class OpenId:
                     url=endpoints["jwks_uri"],
                     issuer=self._settings.issuer,
                     audience=self._settings.client_id,
-                    claim=self._settings.claim,
+                    claim=self._settings.claim or "",
                 )
             )
             await verifier.load()
@@ -128,6 +162,8 @@ class OpenId:
             raise DeniedError("the provider's word is not believed", fix="see the console's log")
         # The signature was just checked: what stands in the token is the provider's word.
         claims = jwt.decode(token, options={"verify_signature": False})
+        if self._settings.claim == "email" and claims.get("email_verified") is not True:
+            raise DeniedError("the provider has not verified this address", fix="verify it there")
         if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
             raise DeniedError("this answer of the provider is not awaited", fix="sign in again")
         try:
@@ -142,8 +178,14 @@ class OpenId:
         now = time.monotonic()
         if self._known is not None and now - self._known[0] < _DESCRIBED:
             return self._known[1]
+        if now - self._failed < _REST:
+            raise UnavailableError("the identity provider did not answer", fix="try again soon")
         issuer = self._settings.issuer or ""
-        found = _ask(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+        try:
+            found = _ask(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+        except UnavailableError:
+            self._failed = time.monotonic()
+            raise
         if found.get("issuer") != issuer:
             raise UnavailableError(
                 f"the provider at {quote(issuer)} says that it is another",

@@ -64,6 +64,8 @@ async def run(config: Config) -> AsyncIterator[RunningConsole]:
         stack.callback(credentials.close)
         desk.proof_holds = credentials.holds
         openid = OpenId(config) if settings.openid.enabled else None
+        if openid is not None:
+            stack.callback(openid.close)
         renderer = Renderer(ROOMS, openid=openid is not None)
         streams = Streams(settings.limits.streams, settings.limits.streams_per_user)
         application = Application(desk, ROOMS, renderer, streams)

@@ -121,7 +121,7 @@ class SignIn:
         """Lead to the identity provider."""
         assert self._openid is not None  # noqa: S101 - only then is there a route
         try:
-            away, flow = await asyncio.to_thread(self._openid.begin, local_path(next))
+            away, flow = await self._openid.begin(local_path(next))
         except PenstockError as error:
             return await asyncio.to_thread(
                 self._form, request, local_path(next), error=error, status=503

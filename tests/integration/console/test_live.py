@@ -133,6 +133,17 @@ def test_looking_is_recorded_and_takes_a_session(ward: ConsoleInstallation) -> N
     assert "ward" not in json.dumps(rows)
     assert ward.ask(path("ward/#", "care")).status == 401
     assert ward.ask(path("ward/##", "care"), session=officer).status == 422
+    # Nobody takes messages away from a group that shares them.
+    assert ward.ask(path("$share/alarms/ward/#", "care"), session=officer).status == 422
+
+
+def test_who_was_led_here_by_others_follows_nothing_yet(ward: ConsoleInstallation) -> None:
+    session = ward.sign_in("nurse")
+    address = path("ward/by-a-link/vitals", "care")
+    for site in ("cross-site", "same-site"):
+        answer = ward.ask(address, session=session, headers={"Sec-Fetch-Site": site})
+        assert json.loads(answer.text)["state"] == "idle"
+    assert ward.data(address, session)["state"] != "idle"
 
 
 def test_what_nobody_looks_at_is_closed(ward: ConsoleInstallation) -> None:

@@ -32,6 +32,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleInstall
         "issuer": f"http://127.0.0.1:{port}",
         "client_id": "penstock",
         "client_secret": {"file": str(secret)},
+        "claim": "preferred_username",
     }
     installation = ConsoleInstallation(folder, users={}, console={"openid": openid})
     try:

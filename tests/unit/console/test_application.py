@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.types import Message
 
-from penstock.console.application import EventStream
+from penstock.console.application import EventStream, write_event
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, None])
@@ -39,3 +39,12 @@ def test_a_stream_counts_until_it_is_over_also_where_it_never_began(fails_at: in
 
     asyncio.run(trial())
     assert left == [1]
+
+
+@pytest.mark.parametrize("end", ["\r", "\n", "\r\n"])
+def test_what_others_wrote_begins_no_field_of_an_event(end: str) -> None:
+    """Browsers end a line of a stream of events at each of the three."""
+    text = f"x{end}{end}event: ended{end}retry: 1{end}{end}"
+    lines = write_event("fragment", text).splitlines()
+    assert lines[0] == "event: fragment"
+    assert [it for it in lines[1:] if it and not it.startswith("data: ")] == []

@@ -34,8 +34,11 @@ class OpenIdSettings(Settings):
         "The secret that it proves itself with there.",
         examples=("{file: keys/openid-secret}", "{env: OPENID_SECRET}"),
     )
-    claim: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")] = setting(
-        "preferred_username", "The claim that names the user."
+    claim: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")] | None = setting(
+        None,
+        "The claim that names the user: one that the provider gives to one person alone, and that "
+        "nobody can change themselves. Rights hold for that name.",
+        examples=("sub", "email"),
     )
     scopes: Annotated[
         tuple[Annotated[str, Field(pattern=r"^[!#-\[\]-~]{1,100}$")], ...], Field(max_length=20)
@@ -50,6 +53,8 @@ class OpenIdSettings(Settings):
         """Yield a provider without the name it knows the console by."""
         if self.issuer is not None and self.client_id is None:
             yield Conflict("client_id", "the provider asks for it", "name the client")
+        if self.issuer is not None and self.claim is None:
+            yield Conflict("claim", "it decides who somebody is", "name the claim of the user")
         if self.issuer is not None and "openid" not in self.scopes:
             yield Conflict("scopes", "without `openid` nobody is named", "add openid")
 

@@ -2,7 +2,8 @@
 
 Rules that hold here:
 - Everybody who is signed in may ask; the gateway decides, message by message.
-- That somebody looks is in the audit log, with a digest of the filter: filters name people.
+- That somebody looks is in the audit log, with a pseudonym of the filter: filters name people.
+- Who was led here by a page of others follows nothing before they say so: to look is recorded.
 - A page shows the newest messages only, once a second, however many pass.
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from hashlib import sha256
 from typing import Annotated, Any, Final
 
 from fastapi import Query
@@ -19,7 +19,7 @@ from fastapi import Query
 from penstock.console.access import HiddenError
 from penstock.console.desk import Visitor
 from penstock.console.rooms import PageData, Room
-from penstock.console.tails import SeenMessage
+from penstock.console.tails import PAYLOAD_LIMIT, SeenMessage
 from penstock.errors import UsageError
 from penstock.model import kinds
 from penstock.model.topics import TopicError, check_filter
@@ -34,6 +34,9 @@ ROOM: Final = Room(
     about="What passes on a topic, as you may see it.",
 )
 _SHOWN: Final = 50
+_SHARED: Final = "$share/"
+_INDENTED: Final = 4 * PAYLOAD_LIMIT
+"""Characters of an indented payload: nested deeply, a short one would become a long one."""
 
 
 class LiveMessage(PageData):
@@ -82,19 +85,22 @@ def show(
         count=0,
         messages=[],
     )
-    if not filter:
+    if not filter or visit.led_here:
         return made
     try:
         check_filter(filter)
     except TopicError as error:
         raise UsageError(error.message, fix=error.fix) from None
+    if filter.startswith(_SHARED):
+        message = "Live takes no part in shared subscriptions: others would miss what is seen here"
+        raise UsageError(message, fix="name the filter behind the group")
     if visit.session is None:
         raise HiddenError("an access token reads no messages", fix="use `penstock tail`")
     tail, begun = visit.desk.tails.find(visit.session.digest, visit.user, filter, purpose)
     if begun:
-        digest = sha256(filter.encode()).hexdigest()
+        rule = visit.desk.people.rule(f"live/{filter}")
         details: dict[str, Any] = {"purpose": purpose} if purpose else {}
-        visit.desk.record("live", visit.user, digest=digest, **details)
+        visit.desk.record("live", visit.user, rule=rule, **details)
     found = tail.look()
     if contains:
         wanted = contains.casefold()
@@ -116,11 +122,22 @@ def _text_of(message: SeenMessage) -> str:
         return ""
 
 
+def _indent(content: Any) -> str | None:
+    """Return JSON as people read it; None where that is too long."""
+    parts, size = [], 0
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(content):
+        size += len(part)
+        if size > _INDENTED:
+            return None
+        parts.append(part)
+    return "".join(parts)
+
+
 def _tell(message: SeenMessage) -> LiveMessage:
     text = _text_of(message)
     if text.lstrip().startswith(("{", "[")):
         with suppress(ValueError, RecursionError):
-            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            text = _indent(json.loads(text)) or text
     return LiveMessage(
         number=message.number,
         at=message.at,
