@@ -16,14 +16,16 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
+from cryptography.exceptions import InvalidTag
 from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, String, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
 from penstock.config.secrets import KeyFile
+from penstock.errors import UnavailableError
 from penstock.store.database import Database
 from penstock.store.schema import metadata
 from penstock.store.wrapped_keys import KeyWrapping, destroying
-from penstock.trust.keys import DomainKey, generate_pem
+from penstock.trust.keys import DomainKey
 
 AREA: Final = "group-keys"
 _UUID_DIGITS: Final = 32
@@ -62,8 +64,8 @@ class StoredKey(NamedTuple):
 
 
 def open_group_keys(database: Database, file: KeyFile) -> GroupKeys:
-    """Return the keys of this installation, by the private key of its domain."""
-    own = DomainKey.parse(file.read_or_create(generate_pem), file.path)
+    """Return the keys of this installation, by the private key of its domain, which is there."""
+    own = DomainKey.parse(file.read(), file.path)
     return GroupKeys(database, own.seed())
 
 
@@ -89,7 +91,7 @@ class GroupKeys:
                 UUID(hex=row.resource),
                 row.generation,
                 row.start,
-                self._wrapping.unwrap(bytes(row.wrapped), _context(row.resource, row.generation)),
+                self._unwrap(bytes(row.wrapped), _context(row.resource, row.generation)),
             )
             for row in rows
         ]
@@ -135,7 +137,7 @@ class GroupKeys:
         context = side.encode() + resource.bytes
         with destroying(self._database, AREA) as connection:
             found = connection.scalar(sa.select(groups_table.c.wrapped).where(own))
-            before = None if found is None else self._wrapping.unwrap(bytes(found), context)
+            before = None if found is None else self._unwrap(bytes(found), context)
             after = change(before)
             if after == before:
                 return
@@ -152,7 +154,8 @@ class GroupKeys:
         for key, after in pairwise(held):
             if key.resource == after.resource:
                 ends[key.resource, key.generation] = after.start
-        return self.destroy(it for it, end in ends.items() if now > end + delay)
+        old = [it for it, end in ends.items() if now > end + delay]
+        return self.destroy(old) if old else 0
 
     def group(self, resource: UUID, side: str) -> bytes | None:
         """Return the state of a group on one side of it."""
@@ -160,13 +163,22 @@ class GroupKeys:
         with self._database.read() as connection:
             found = connection.scalar(sa.select(groups_table.c.wrapped).where(own))
         context = side.encode() + resource.bytes
-        return None if found is None else self._wrapping.unwrap(bytes(found), context)
+        return None if found is None else self._unwrap(bytes(found), context)
 
     def groups(self, side: str) -> list[UUID]:
         """Return the groups that this installation has a side of."""
         wanted = sa.select(groups_table.c.resource).where(groups_table.c.side == side)
         with self._database.read() as connection:
             return [UUID(hex=it) for it in connection.scalars(wanted.order_by("resource"))]
+
+    def _unwrap(self, wrapped: bytes, context: bytes) -> bytes:
+        try:
+            return self._wrapping.unwrap(wrapped, context)
+        except (InvalidTag, ValueError):
+            raise UnavailableError(
+                "keys of sealed streams do not open under this domain's key",
+                fix="bring the key back that wrapped them",
+            ) from None
 
 
 def _rise(connection: Connection) -> None:

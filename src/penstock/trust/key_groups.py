@@ -6,7 +6,9 @@
 
 Rules that hold here:
 - A member is who showed a capability; its end is the end of the membership, whatever the member
-  says. Who is expelled is out with the next generation, which starts at once.
+  says: whenever keys change, those whose end has come are left out. Who is expelled is out with
+  the next generation, which starts at once.
+- A member takes each revision once, in order: what was sent before brings nobody back to it.
 - The key of a generation follows from the root of the tree of keys, so that a rekey brings it to
   all members in as many messages as the tree is high. Who joins without a rekey is sent the key
   of this generation alone, and gets its place in the tree with the next one.
@@ -40,6 +42,10 @@ class KeyGroupError(PenstockError):
     """Who may not join, or what was not sealed for this member."""
 
 
+class TakenBeforeError(KeyGroupError):
+    """What a member took already: it changes nothing."""
+
+
 @dataclass
 class Membership:
     """A member, as the manager knows it; times are milliseconds since 1970."""
@@ -50,6 +56,8 @@ class Membership:
     """When its capability ends."""
     leaf: int | None = None
     """Its place in the tree; none before the first refresh after it joined."""
+    token: str = ""
+    """The capability that it showed, if it may be revoked."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,15 @@ class KeyGroup:
         return min([self.refreshed + self.refresh_every, *ends])
 
     def join(
-        self, name: str, public_key: bytes, since: int, until: int, now: int, random: RandomBytes
+        self,
+        name: str,
+        public_key: bytes,
+        since: int,
+        until: int,
+        now: int,
+        random: RandomBytes,
+        *,
+        token: str = "",
     ) -> Welcome | Refresh:
         """Take a member in whose capability was checked, without a rekey where none is needed."""
         if not since <= now < until:
@@ -104,7 +120,7 @@ class KeyGroup:
         known = self.members.get(name)
         if known is not None and known.leaf is not None:
             self.tree.remove(known.leaf)
-        self.members[name] = Membership(name, public_key, until)
+        self.members[name] = Membership(name, public_key, until, token=token)
         is_covered = since <= self.refreshed and self.tree.root_key is not None
         if is_covered and now < self.due and (known is None or known.leaf is None):
             return self._welcome(name, self._key(self.generation, self.refreshed).secret)
@@ -122,11 +138,12 @@ class KeyGroup:
         """Start a new generation where one is due, without those whose capability has ended."""
         if now < self.due and not at_once:
             return None
-        changed: tuple[int, ...] = ()
-        for member in [it for it in self.members.values() if it.until <= now]:
-            del self.members[member.name]
-            changed += self._vacate(member)
-        return self._refresh(now, random, changed)
+        return self._refresh(now, random, ())
+
+    def end(self, name: str, now: int) -> None:
+        """Let a membership end now: with the next refresh, which is due at once."""
+        member = self.members[name]
+        member.until = min(member.until, now)
 
     def current_key(self) -> GroupKey:
         """Return the key of now."""
@@ -141,7 +158,8 @@ class KeyGroup:
             "generation": self.generation,
             "refreshed": self.refreshed,
             "members": [
-                [it.name, it.public_key.hex(), it.until, it.leaf] for it in self.members.values()
+                [it.name, it.public_key.hex(), it.until, it.leaf, it.token]
+                for it in self.members.values()
             ],
             "revision": tree.revision,
             "height": tree.height,
@@ -154,8 +172,9 @@ class KeyGroup:
         """Return the group that plain data tell of."""
         group = cls(UUID(state["resource"]), state["refresh_every"])
         group.generation, group.refreshed = state["generation"], state["refreshed"]
-        for name, public_key, until, leaf in state["members"]:
-            group.members[name] = Membership(name, bytes.fromhex(public_key), until, leaf)
+        for name, public_key, until, leaf, token in state["members"]:
+            known = Membership(name, bytes.fromhex(public_key), until, leaf, token)
+            group.members[name] = known
         tree = group.tree
         tree.revision, tree.height, tree.free = state["revision"], state["height"], state["free"]
         tree.keys = {Node(it, place): bytes.fromhex(key) for it, place, key in state["keys"]}
@@ -168,6 +187,9 @@ class KeyGroup:
         return (member.leaf,)
 
     def _refresh(self, now: int, random: RandomBytes, changed: tuple[int, ...]) -> Refresh:
+        for gone in [it for it in self.members.values() if it.until <= now]:
+            del self.members[gone.name]
+            changed += self._vacate(gone)
         joined = [it for it in self.members.values() if it.leaf is None]
         leaves: list[int] = []
         for member in joined:
@@ -235,12 +257,16 @@ class GroupMember:
         if len(content) == KEY_BYTES:
             return GroupKey(self._group, welcome.generation, start, content)
         leaf, before = _number(content[:_NUMBER_BYTES]), _number(content[_NUMBER_BYTES:-KEY_BYTES])
+        if self._tree is not None and before < self._tree.revision:
+            raise TakenBeforeError("it is an earlier welcome than what was taken since")
         keys = {Node(0, leaf): content[-KEY_BYTES:]}
         self._tree = TreeMember(self._group.bytes, leaf, before, keys)
         return None
 
     def take_refresh(self, refresh: Refresh) -> GroupKey:
         """Follow a new generation, welcomes to this member first; return its key."""
+        if self._tree is not None and refresh.rekey.revision <= self._tree.revision:
+            raise TakenBeforeError(f"revision {refresh.rekey.revision} was taken before")
         for welcome in refresh.welcomes:
             if welcome.member == self._name:
                 self.take_welcome(welcome)

@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
 from penstock.errors import quote
 from penstock.trust.key_groups import KeyGroupError, Refresh, Welcome
 from penstock.trust.key_tree import Node, Rekey, WrappedKey
@@ -26,6 +28,10 @@ from penstock.trust.keys import DomainKey, verify
 
 _REQUEST: Final = b"penstock key request v1"
 _MESSAGES: Final = b"penstock key messages v1"
+_MISSHAPEN: Final = (TypeError, ValueError, KeyError, AttributeError)
+_MOST: Final = (1 << 31) - 1
+_LATEST: Final = 1 << 53
+_PROBE: Final = X25519PrivateKey.from_private_bytes(b"penstock asks whether it's a key")
 
 
 class KeyRequest(NamedTuple):
@@ -53,9 +59,14 @@ def read_request(document: bytes) -> KeyRequest:
     member = statement.get("member") if isinstance(statement, dict) else None
     _verify(_REQUEST, shape, str(member))
     try:
-        statement = dict(shape["statement"])
-        return KeyRequest(**{**statement, "public_key": bytes.fromhex(statement["public_key"])})
-    except (TypeError, ValueError, KeyError):
+        given = dict(shape["statement"])
+        if not all(type(it) is str for it in given.values()):
+            raise _not_understood()
+        public_key = bytes.fromhex(given["public_key"])
+        # A point of low order would give everybody the same secret: nothing is sealed to it.
+        _PROBE.exchange(X25519PublicKey.from_public_bytes(public_key))
+        return KeyRequest(**{**given, "public_key": public_key})
+    except _MISSHAPEN:
         raise _not_understood() from None
 
 
@@ -76,7 +87,7 @@ def read_messages(document: bytes, manager: str) -> list[Welcome | Refresh]:
             _read_refresh(it) if "rekey" in it else _read_welcome(it)
             for it in shape["statement"]["messages"]
         ]
-    except (TypeError, ValueError, KeyError):
+    except _MISSHAPEN:
         raise _not_understood() from None
 
 
@@ -124,7 +135,8 @@ def _shape_welcome(welcome: Welcome) -> dict[str, Any]:
 
 def _read_welcome(shape: dict[str, Any]) -> Welcome:
     sealed = b64decode(shape["sealed"])
-    return Welcome(UUID(shape["group"]), shape["member"], shape["generation"], sealed)
+    generation = _read_number(shape["generation"])
+    return Welcome(UUID(shape["group"]), str(shape["member"]), generation, sealed)
 
 
 def _shape_refresh(refresh: Refresh) -> dict[str, Any]:
@@ -145,9 +157,21 @@ def _shape_refresh(refresh: Refresh) -> dict[str, Any]:
 def _read_refresh(shape: dict[str, Any]) -> Refresh:
     group, rekey = UUID(shape["group"]), shape["rekey"]
     keys = tuple(
-        WrappedKey(Node(height, place), Node(below, child), b64decode(sealed))
+        WrappedKey(
+            Node(_read_number(height), _read_number(place)),
+            Node(_read_number(below), _read_number(child)),
+            b64decode(sealed),
+        )
         for height, place, below, child, sealed in rekey["keys"]
     )
     welcomes = tuple(map(_read_welcome, shape["welcomes"]))
-    tree = Rekey(group.bytes, rekey["revision"], rekey["height"], keys)
-    return Refresh(group, shape["generation"], shape["start"], tree, welcomes)
+    revision, height = _read_number(rekey["revision"]), _read_number(rekey["height"])
+    tree = Rekey(group.bytes, revision, height, keys)
+    start = _read_number(shape["start"], _LATEST)
+    return Refresh(group, _read_number(shape["generation"]), start, tree, welcomes)
+
+
+def _read_number(value: Any, most: int = _MOST) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise _not_understood()
+    return value

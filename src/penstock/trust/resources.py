@@ -37,12 +37,14 @@ class Resource(NamedTuple):
     def is_granted(self, grants: tuple[Grant, ...]) -> bool:
         """Tell whether somebody with these grants may have the key.
 
-        Not where a value is fixed to read: a key opens all values, and nobody could hold its
+        Not where a value is fixed: a key opens and seals all values, and nobody could hold its
         holder to the one.
         """
         for grant in grants:
+            if grant.values:
+                continue
             publishes = grant.allows("type", self.label, "publish")
-            reads = grant.allows("type", self.label, "subscribe") and not grant.values
+            reads = grant.allows("type", self.label, "subscribe")
             if self.attribute is None:
                 is_seen = grant.attributes is None
             else:

@@ -203,18 +203,43 @@ def test_an_expelled_domain_reads_nothing_that_comes_later(police: Police) -> No
             "keys", "expel", police.charge.key, "-o", str(police.exchanged / "expelled.json")
         )
         assert police.pass_on("expelled.json", police.met)["taken"] == groups
-        assert police.pass_on("expelled.json", police.charge)["taken"] == 0
+        file = str(police.exchanged / "expelled.json")
+        taken = run_command(police.charge.folder, "keys", "take", file, "--json")
+        assert json.loads(taken.stdout)["taken"] == 0
         assert police.met.settle() > before
         camera.publish(TOPIC, json.dumps(SIGHTING | {"speed": 1.0}).encode(), qos=1)
         assert [json.loads(text) for _, text in own.texts(1)] == [SIGHTING | {"speed": 1.0}]
         assert not reader.texts(quiet=1.0)
 
 
+@pytest.mark.parametrize("police", ["whole"], indirect=True)
+def test_a_revoked_capability_ends_with_the_next_keys_and_old_files_change_nothing(
+    police: Police,
+) -> None:
+    police.admit(police.charge, "charge", "type: sighting; action: subscribe")
+    files = police.exchanged
+    held = {it["generation"] for it in police.met.run("keys", "list")}
+    police.pito.run("cert", "revoke", str(files / "charge.yaml"), "-o", str(files / "revoked.yaml"))
+    police.pito.run("keys", "refresh", "-o", str(files / "new.json"))
+    assert police.pass_on("new.json", police.met)["taken"]
+    taken = run_command(police.charge.folder, "keys", "take", str(files / "new.json"), "--json")
+    assert json.loads(taken.stdout)["taken"] == 0
+    newest = {it["generation"] for it in police.met.run("keys", "list")}
+    assert max(newest) > max(held)
+    # What was taken before, and what is not the latest, leaves a member where it is.
+    for name in ("met-keys.json", "charge-keys.json", "new.json"):
+        police.pass_on(name, police.met)
+        assert {it["generation"] for it in police.met.run("keys", "list")} == newest
+    police.pito.run("keys", "refresh", "--now", "-o", str(files / "newer.json"))
+    assert police.pass_on("newer.json", police.met)["taken"]
+
+
 @pytest.mark.parametrize("police", ["attributes"], indirect=True)
 def test_who_may_not_have_keys_gets_none(police: Police) -> None:
     files = police.exchanged
     to, asked = f"key:{police.charge.key}", str(files / "asked.json")
-    fixed = "type: sighting; action: subscribe; attributes: numberplate = 'AB12 CDE'"
+    # A key would open, and seal, all other values, too.
+    fixed = "type: sighting; action: publish | subscribe; attributes: numberplate = 'AB12 CDE'"
     police.pito.run(
         "cert", "issue", fixed, "--to", to, "--name", "one", "-o", str(files / "one.yaml")
     )

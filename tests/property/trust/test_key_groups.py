@@ -10,7 +10,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.trust.key_groups import GroupMember, KeyGroup, KeyGroupError, Refresh, Welcome
+from penstock.trust.key_groups import (
+    GroupMember,
+    KeyGroup,
+    KeyGroupError,
+    Refresh,
+    TakenBeforeError,
+    Welcome,
+)
 from penstock.trust.key_messages import read_messages, sign_messages
 from penstock.trust.key_ring import GroupKey
 from penstock.trust.key_tree import KeyTreeError
@@ -21,7 +28,7 @@ REFRESH_EVERY = 100
 MANAGER = DomainKey.generate()
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["join", "late", "expel", "wait", "wait"]),
+        st.sampled_from(["join", "late", "expel", "wait", "wait", "pause", "end"]),
         st.integers(0, 3),
         st.integers(1, 60),
         st.integers(1, 200),
@@ -75,8 +82,9 @@ class World:
 
     def note(self) -> None:
         """Who is in now is entitled to the generation of now."""
-        for name in self.model:
-            self.entitled[name].add(self.group.generation)
+        for name, until in self.model.items():
+            if until > self.now:
+                self.entitled[name].add(self.group.generation)
 
 
 @given(steps)
@@ -86,6 +94,7 @@ def test_members_have_the_keys_of_their_time_and_no_others(
     world = World()
     for action, number, wait, length in drawn:
         name = str(number)
+        before = world.group.generation
         if action in ("join", "late"):
             # A capability that was valid at the last refresh, or one that began just now.
             since = world.group.refreshed if action == "join" else world.now
@@ -93,12 +102,18 @@ def test_members_have_the_keys_of_their_time_and_no_others(
         elif action == "expel":
             world.send(world.group.expel(name, world.now, os.urandom))
             world.model.pop(name, None)
+        elif action == "end" and name in world.group.members:
+            # Its capability was revoked.
+            world.group.end(name, world.now)
+            world.model[name] = world.now
         else:
             world.now += wait
-            ended = {it for it, until in world.model.items() if until <= world.now}
-            world.model = {it: end for it, end in world.model.items() if it not in ended}
+        if action == "wait":
             world.send(world.group.refresh(world.now, os.urandom))
-        assert not world.group.members or world.now < world.group.due
+            assert not world.group.members or world.now < world.group.due
+        if world.group.generation != before:
+            # However the keys came to change: whose end has come is left out.
+            world.model = {it: end for it, end in world.model.items() if end > world.now}
         world.note()
     for name, keys in world.keys.items():
         for generation, key in world.generations.items():
@@ -139,3 +154,24 @@ def test_only_the_manager_s_messages_are_taken() -> None:
         with pytest.raises(KeyGroupError, match="no document of a key group"):
             read_messages(data, MANAGER.key)
     assert read_messages(signed, MANAGER.key) == [sent]
+
+
+def test_what_was_taken_before_brings_nobody_back() -> None:
+    world = World()
+    world.join("0", world.now, world.now + 1_000)
+    sent = []
+    for _ in range(3):
+        world.now += REFRESH_EVERY
+        sent.append(world.group.refresh(world.now, os.urandom))
+    side = world.sides["0"]
+    for refresh in sent:
+        assert refresh is not None
+        side.take_refresh(refresh)
+    for refresh in sent:
+        assert refresh is not None
+        with pytest.raises(TakenBeforeError):
+            side.take_refresh(refresh)
+    world.now += REFRESH_EVERY
+    newest = world.group.refresh(world.now, os.urandom)
+    assert newest is not None
+    assert side.take_refresh(newest) == world.group.current_key()

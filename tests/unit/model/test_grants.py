@@ -32,7 +32,7 @@ def test_grants_have_one_form(written: str, canonical: str) -> None:
     ("written", "quoted"),
     [
         ("", "''"),
-        ("type: a", "'a'"),
+        ("type: a", "type: a"),
         ("action: publish", "action: publish"),
         ("type: a*b; action: publish", "a*b"),
         ("type: a; action: connect", "connect"),

@@ -7,7 +7,8 @@ Rules that hold here:
 - What leaves an installation is a signed file: any way will do to bring it there, and the broker
   may read it.
 - The owner of a type decides by the capability in the request, at the time of the request.
-- State and keys change in one transaction of the store, so that several hosts may do this.
+- The state of a group changes in one transaction of the store, so that several hosts may do this.
+- Nothing changes before it is sure that the file for the others can be written.
 - Keys are never shown.
 """
 
@@ -95,6 +96,7 @@ def admit(request_file: Path, out: Path, as_json: bool) -> None:
     What is written is for all members: it may change keys.
     """
     from penstock.trust.key_messages import read_request, sign_messages
+    from penstock.trust.resources import find_resources
 
     own = open_own_key()
     asked = read_request(read_file(request_file))
@@ -104,11 +106,16 @@ def admit(request_file: Path, out: Path, as_json: bool) -> None:
     messages: list[Welcome | Refresh] = []
 
     def join(group: KeyGroup) -> Iterable[Welcome | Refresh | None]:
-        yield group.join(asked.member, asked.public_key, since, until, now, os.urandom)
+        yield group.join(
+            asked.member, asked.public_key, since, until, now, os.urandom, token=asked.token
+        )
 
+    _probe(out)
+    for resource in find_resources(event_type, registry):
+        # The owner's own gateways seal and open all of it.
+        if resource.owner == own.key:
+            messages += _change(own, resource.id, join if resource in granted else _leave_alone)
     _record("admitted", len(granted), domain=asked.member)
-    for resource in granted:
-        messages += _change(own, resource.id, join)
     _write(out, sign_messages(messages, own))
     _show_messages(messages, out, as_json, keys=[it.attribute or "whole" for it in granted])
 
@@ -118,14 +125,22 @@ def admit(request_file: Path, out: Path, as_json: bool) -> None:
 @click.option("--now", "at_once", is_flag=True, help="Also where none is due yet.")
 @json_option
 def refresh(out: Path, at_once: bool, as_json: bool) -> None:
-    """Change the keys that are due, without those whose capability has ended."""
+    """Change the keys that are due, without those whose capability has ended or was revoked."""
+    from penstock.definitions.trust_checks import collect_revocations
+    from penstock.trust import capabilities
     from penstock.trust.key_messages import sign_messages
 
     own, now = open_own_key(), _now()
+    revocations = collect_revocations(held_documents())
 
     def renew(group: KeyGroup) -> Iterable[Welcome | Refresh | None]:
+        for member in group.members.values():
+            held = capabilities.read(member.token) if member.token else None
+            if held is not None and held.object_to(now / 1000, revocations) is not None:
+                group.end(member.name, now)
         yield group.refresh(now, os.urandom, at_once=at_once)
 
+    _probe(out)
     messages = [it for id_ in _groups(MANAGER) for it in _change(own, id_, renew)]
     _record("refreshed", len(messages))
     _write(out, sign_messages(messages, own))
@@ -148,6 +163,7 @@ def expel(key: str, out: Path, as_json: bool) -> None:
     def put_out(group: KeyGroup) -> Iterable[Welcome | Refresh | None]:
         yield group.expel(key, now, os.urandom)
 
+    _probe(out)
     messages = [it for id_ in _groups(MANAGER) for it in _change(own, id_, put_out)]
     if not messages:
         raise UsageError(
@@ -162,34 +178,49 @@ def expel(key: str, out: Path, as_json: bool) -> None:
 @command.command("take")
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
-def take(file: Path, as_json: bool) -> None:
-    """Take what the owner of a type wrote: gateways have the keys a second later."""
+def take(file: Path, as_json: bool) -> int:
+    """Take what the owner of a type wrote: gateways have the keys a second later.
+
+    The exit code is 1 where a file was missed that comes before this one.
+    """
     from penstock.store.group_keys import StoredKey
     from penstock.trust.key_messages import read_messages, signer_of
+    from penstock.trust.key_tree import KeyTreeError
 
     own, document = open_own_key(), read_file(file)
     signer = signer_of(document)
     ours = {it.id: it for it in _all_resources() if it.owner == signer}
     taken: list[StoredKey] = []
-    passed = 0
+    passed = missed = 0
     with _open_keys() as store:
         for message in read_messages(document, signer):
             if message.group not in ours:
                 passed += 1
                 continue
-            key = _follow(store, own, message)
+            try:
+                key = _follow(store, own, message)
+            except KeyTreeError:
+                missed += 1
+                continue
             if key is None:
                 passed += 1
             else:
                 taken.append(StoredKey(*key))
         store.add(taken)
     _record("taken", len(taken))
-    data = {"signer": signer, "taken": len(taken), "passed_over": passed}
+    data = {"signer": signer, "taken": len(taken), "passed_over": passed, "missed": missed}
 
     def render(target: Console) -> None:
-        target.print(f"took {counted(len(taken), 'key')}; {passed} were for others")
+        target.print(f"took {counted(len(taken), 'key')}; {passed} were for others, or known")
+        if missed:
+            what = counted(missed, "key")
+            target.print(
+                f"{what} cannot be followed: a file is missing, or this domain was put out"
+            )
+            target.print("take the files in their order, or ask with `penstock keys request` again")
 
     show(as_json, data, render)
+    return 1 if missed else 0
 
 
 @command.command("list")
@@ -380,8 +411,7 @@ def _follow(
     store: GroupKeys, own: DomainKey, message: Welcome | Refresh
 ) -> tuple[UUID, int, int, bytes] | None:
     """Take one message of a manager; return the key that it brings to this domain."""
-    from penstock.errors import PenstockError
-    from penstock.trust.key_groups import GroupMember, Welcome
+    from penstock.trust.key_groups import GroupMember, KeyGroupError, Welcome
 
     found: list[tuple[UUID, int, int, bytes]] = []
 
@@ -394,8 +424,8 @@ def _follow(
                 key = member.take_welcome(message) if message.member == own.key else None
             else:
                 key = member.take_refresh(message)
-        except PenstockError:
-            return before
+        except KeyGroupError:
+            return before  # not for this domain, or taken before
         if key is not None:
             found[:] = [(key.resource, key.generation, key.start, key.secret)]
         state = member.to_state()
@@ -435,6 +465,17 @@ def _write(path: Path, content: bytes) -> None:
         raise UnavailableError(
             f"{quote(path)} cannot be written: {error.strerror}", fix="name another file"
         ) from None
+
+
+def _probe(path: Path) -> None:
+    """Refuse a file that cannot be written before keys change: members would miss a revision."""
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():
+        raise UnavailableError(f"{quote(path)} cannot be written", fix="name another file")
+
+
+def _leave_alone(group: KeyGroup) -> Iterable[Welcome | Refresh | None]:
+    del group
+    return ()
 
 
 def _show_messages(

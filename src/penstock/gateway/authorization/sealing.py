@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 from uuid import UUID
 
@@ -54,6 +55,11 @@ class _Layout:
     by_attributes: bool
     attributes: Mapping[str, UUID] = field(default_factory=dict, compare=False)
     """By friendly name, where each has its own key."""
+
+    @cached_property
+    def resources(self) -> frozenset[UUID]:
+        """What may be in a message that is sealed by attributes."""
+        return frozenset(self.attributes.values())
 
 
 class SealingError(PenstockError):
@@ -149,8 +155,8 @@ class Sealing:
                 raise SealingError("no key for it is held")
             return opened
         parts = self._opener.open_attributes(sealed, topic, now)
-        if not parts:
-            raise SealingError("no key for any of its attributes is held")
+        if not parts or not parts.keys() <= layout.resources:
+            raise SealingError("no key for any of its attributes is held, or it holds another's")
         return _join(parts, layout.attributes)
 
     def seal_packet(self, packet: Publish) -> Publish:
@@ -201,7 +207,11 @@ def _divide(payload: bytes, attributes: Mapping[str, UUID]) -> dict[UUID, bytes]
         resource = attributes.get(name)
         if resource is None:
             raise SealingError("it has an attribute that its event type does not have")
-        parts[resource] = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        try:
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except ValueError:
+            raise SealingError("it has a number that JSON cannot tell") from None
+        parts[resource] = text.encode()
     return parts
 
 

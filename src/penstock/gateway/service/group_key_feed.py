@@ -21,6 +21,8 @@ from penstock.telemetry import get_logger
 from penstock.trust.key_ring import GroupKey
 
 LOOK_SECONDS: Final = 1.0
+_DESTROY_EVERY: Final = 60_000
+"""How often is looked for keys that are to be destroyed, in milliseconds."""
 _log = get_logger("gateway")
 
 
@@ -45,6 +47,7 @@ class GroupKeyFeed:
         self._run_in_thread = run_in_thread
         self._keys: GroupKeys | None = None
         self._seen = -1
+        self._next = 0
 
     async def watch(self) -> None:
         """Follow the store for as long as the gateway runs."""
@@ -68,8 +71,12 @@ class GroupKeyFeed:
     def _read(self) -> _Found:
         if self._keys is None:
             self._keys = self._source.open()
-        self._keys.destroy_old(_now(), self._source.delay)
         changes = self._keys.changes()
+        if changes == self._seen and _now() < self._next:
+            return changes, None
+        self._next = _now() + _DESTROY_EVERY
+        if self._keys.destroy_old(_now(), self._source.delay):
+            changes = self._keys.changes()
         return changes, None if changes == self._seen else self._keys.keys()
 
 

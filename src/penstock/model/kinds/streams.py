@@ -460,6 +460,12 @@ class Stream(Definition):
             raise ValueError("sealed: keys belong to a signed event type → add event_type")
         if not self.patterns:
             raise ValueError("sealed: no messages feed the stream → add from, or leave it out")
+        levels = [set(named_levels(it).values()) for it in self.patterns]
+        if self.subject is not None and not all(self.subject in it for it in levels):
+            raise ValueError(
+                f"sealed: whom a message is about has to stand in its topic, so that what the "
+                f"broker keeps can be erased → name a level {{{self.subject}}} in from"
+            )
         return self
 
     @model_validator(mode="after")
