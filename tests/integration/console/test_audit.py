@@ -33,6 +33,12 @@ def test_auditors_see_pseudonyms_and_find_a_name_all_the_same(
     assert console.data(f"/audit.json?who={name}", session)["rows"] == rows
 
 
+def test_a_number_that_no_entry_and_no_epoch_has_is_refused(console: ConsoleInstallation) -> None:
+    session = console.sign_in("officer")
+    for path in ("/audit.json?before=", "/definitions/epoch.json?epoch="):
+        assert console.ask(f"{path}{10**20}", session=session).status == 422
+
+
 def test_pages_go_back_to_the_first_entry(console: ConsoleInstallation) -> None:
     session = console.sign_in("auditor")
     for _ in range(110):

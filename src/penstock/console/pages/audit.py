@@ -114,7 +114,7 @@ def list_entries(
     kind: AskedText = "",
     outcome: AskedOutcome = "",
     who: AskedText = "",
-    before: Annotated[int | None, Query(ge=0)] = None,
+    before: Annotated[int | None, Query(ge=0, lt=1 << 63)] = None,
 ) -> EntryList:
     """List entries, the newest first, by kind, outcome, and who they are about."""
     desk = visit.desk

@@ -356,7 +356,7 @@ def show_history(visit: Visitor) -> HistoryPage:
 
 
 @ROOM.page("/definitions/epoch", "Epoch", "definitions/epoch.html", hidden=True)
-def show_epoch(visit: Visitor, epoch: Annotated[int, Query(ge=1)]) -> EpochPage:
+def show_epoch(visit: Visitor, epoch: Annotated[int, Query(ge=1, lt=1 << 63)]) -> EpochPage:
     """Show what an epoch changed."""
     store = visit.desk.definitions.definitions
     before, after = store.snapshot_at(epoch - 1), store.snapshot_at(epoch)
