@@ -13,7 +13,7 @@ from penstock.config.sections.gateway import FilteringSettings
 from penstock.definitions.authorizer import configured_settings
 from penstock.model import kinds
 from penstock.policy.purposes.settings import SETTING_NAMES, PurposeSettings
-from penstock.store.audit import AuditWriter
+from penstock.store.audit.writer import AuditWriter
 from penstock.telemetry import counter, metrics, redaction
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -31,12 +31,11 @@ from penstock.console.figures import Figures
 from penstock.console.tails import Tails
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import list_privileges
-from penstock.store.access_tokens import TokenBook
+from penstock.store.access_tokens import ConsoleSession, ConsoleSessions, TokenBook
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pruning import keep_pruned
 from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.console_sessions import ConsoleSession, ConsoleSessions
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions, recorder
 from penstock.store.definitions.documents import Snapshot

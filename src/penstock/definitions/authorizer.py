@@ -33,8 +33,7 @@ from penstock.policy.access.principals import Principal
 from penstock.policy.access.rules import Policy
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.capabilities import CapabilityBook
-from penstock.policy.consent.data_subjects import DataSubjects
-from penstock.policy.consent.prohibitions import NOBODY, OptOutIndex, Prohibitions
+from penstock.policy.consent import NOBODY, DataSubjects, OptOutIndex, Prohibitions
 from penstock.policy.interaction import InteractionEngine
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.rights import DeclaredPurposes, PurposeClaims

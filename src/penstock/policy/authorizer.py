@@ -47,15 +47,8 @@ from penstock.policy.access.plans import DEFAULT
 from penstock.policy.access.principals import Action
 from penstock.policy.access.rules import BrokerTopics
 from penstock.policy.capabilities import CapabilityBook, CapabilityPart
-from penstock.policy.consent.prohibitions import Prohibitions
-from penstock.policy.decision import (
-    Decision,
-    Depends,
-    Explanation,
-    Part,
-    Reshaping,
-)
-from penstock.policy.events.advertisements import PublicationPart
+from penstock.policy.consent import Prohibitions
+from penstock.policy.decision import Decision, Depends, Explanation, Part, Reshaping
 from penstock.policy.events.content import ContentFilter, ContentFilters
 from penstock.policy.interaction import InteractionEngine, InteractionPart
 from penstock.policy.parts import (
@@ -63,6 +56,7 @@ from penstock.policy.parts import (
     BrokerTopicPart,
     ConsentPart,
     KeepsOut,
+    PublicationPart,
     PurposePart,
     UserPart,
 )

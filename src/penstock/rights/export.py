@@ -57,8 +57,8 @@ from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.signatures import Head
 from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
+from penstock.store.keys import PersonKeys
 from penstock.store.opt_outs import SubjectMarks
-from penstock.store.person_keys import PersonKeys
 from penstock.store.rights.erasures import ErasureBook
 from penstock.store.rights.profiles import Profiles
 from penstock.telemetry import get_logger

@@ -25,7 +25,7 @@ from sqlalchemy import Connection
 
 from penstock.config.secrets import SecretFile
 from penstock.errors import PenstockError, UnavailableError
-from penstock.policy.consent.prohibitions import NOBODY, NumberOf, OptOutIndex
+from penstock.policy.consent import NOBODY, NumberOf, OptOutIndex
 from penstock.store.consent import FINGERPRINT, MARKS, SINCE, Choice, changes_table
 from penstock.store.database import Database
 from penstock.store.enforcement_points import EnforcementPoints

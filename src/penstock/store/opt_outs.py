@@ -19,7 +19,7 @@ from typing import Final, Protocol, Self
 
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.model.purposes import is_related
-from penstock.policy.consent.prohibitions import OptedOutNumbers, OptOutIndex
+from penstock.policy.consent import OptedOutNumbers, OptOutIndex
 
 SUBJECT_LIMIT: Final = 1000
 KEY_LEAST: Final = 32

@@ -19,7 +19,9 @@ import pytest
 from penstock.cli import main
 from penstock.cli.entry import penstock
 from penstock.cli.session import configuration, open_database
-from penstock.store.audit import AuditLog, Entry, Outcome, Pseudonyms
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
 
 FOLLOW = ["audit", "tail", "-f", "-n", "1", "--json"]
 Run = Callable[..., tuple[int, str, str]]

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.cli import main
 from penstock.cli.session import configuration, open_database
-from penstock.store.audit import Pseudonyms
+from penstock.store.audit.pseudonyms import Pseudonyms
 
 Run = Callable[..., tuple[int, str, str]]
 DEFINITIONS = """

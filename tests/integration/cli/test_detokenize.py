@@ -16,8 +16,8 @@ from penstock.cli.session import configuration, open_database, open_definitions
 from penstock.definitions.views import plan_view
 from penstock.masks.supplies import KEY_VAULT, fingerprint
 from penstock.model.kinds import Stream, View
-from penstock.store.audit import Pseudonyms
-from penstock.store.vault import StoreVault
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.detokenization import StoreVault
 
 Run = Callable[..., tuple[int, str, str]]
 SECRET = bytes(range(32))

@@ -17,7 +17,7 @@ import pytest
 
 from penstock.components import processes
 from penstock.mqtt import Connack, Connect, ReasonCode
-from penstock.supervisor import RunFolder
+from penstock.supervisor.status import RunFolder
 from tests.support.forked_commands import forked_penstock
 from tests.support.gateway.pair import wait_until
 from tests.support.gateway.raw import RawClient

@@ -18,7 +18,7 @@ from penstock.masks.supplies import KEY_VAULT, fingerprint
 from penstock.model.document import Document
 from penstock.model.kinds import Stream, View
 from penstock.store.database import Database
-from penstock.store.vault import StoreVault, VaultAddress
+from penstock.store.detokenization import StoreVault, VaultAddress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -34,9 +34,9 @@ from penstock.store.audit.verification import verify
 from penstock.store.database import Database
 from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.tables import situations_table
+from penstock.store.detokenization import StoreVault
 from penstock.store.rights.erasures import evidence_table
 from penstock.store.rights.tables import RequestStatus
-from penstock.store.vault import StoreVault
 from tests.support.gateway.harness import GatewayThread
 from tests.support.gateway.ward import WARD, login, open_ward
 from tests.support.rights.erasing import STREAM, SUBSCRIBER, Installation

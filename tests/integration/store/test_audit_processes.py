@@ -13,15 +13,12 @@ import pytest
 
 from penstock.components import PostgresServer
 from penstock.config.secrets import SecretFile
-from penstock.store.audit import (
-    AuditLog,
-    AuditWriter,
-    Entry,
-    Outcome,
-    Signer,
-    read_after,
-    verify,
-)
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.reader import read_after
+from penstock.store.audit.signatures import Signer
+from penstock.store.audit.verification import verify
+from penstock.store.audit.writer import AuditWriter
 from penstock.store.database import Database
 from tests.support.scale import scaled
 
@@ -33,7 +30,8 @@ APPEND = """
 import sys
 from pathlib import Path
 from penstock.config.secrets import SecretFile
-from penstock.store.audit import AuditLog, Entry, Outcome
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.log import AuditLog
 from penstock.store.database import Database
 
 url, key, me, batches = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -128,7 +126,9 @@ PRUNE = """
 import sys, time
 from pathlib import Path
 from penstock.config.secrets import SecretFile
-from penstock.store.audit import AuditLog, Entry, Outcome, Retention, prune
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pruning import Retention, prune
 from penstock.store.database import Database
 
 with Database.open(sys.argv[1]) as database:

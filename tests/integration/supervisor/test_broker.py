@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from penstock.components.mosquitto import find_listener
-from penstock.supervisor import RunFolder
+from penstock.supervisor.status import RunFolder
 from tests.support.forked_commands import forked_penstock
 
 pytestmark = pytest.mark.needs("mosquitto")

@@ -18,7 +18,7 @@ import pytest
 from penstock.components.processes import free_port
 from penstock.eventlog import EventLog
 from penstock.pipeline.service.control import Control
-from penstock.supervisor import RunFolder
+from penstock.supervisor.status import RunFolder
 from tests.support.forked_commands import forked_penstock
 
 # Two starts of Spark take long where the machine has other things to do.

@@ -19,7 +19,7 @@ from penstock.components import KafkaCluster
 from penstock.components.processes import free_port
 from penstock.config import load
 from penstock.kafka import Cluster
-from penstock.supervisor import RunFolder
+from penstock.supervisor.status import RunFolder
 from tests.support.forked_commands import forked_penstock
 
 # Each command is a process of its own, which takes long on a busy machine.

@@ -15,13 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.supervisor import RunFolder, SupervisorStatus
+from penstock.supervisor.status import RunFolder, SupervisorStatus
 
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
 from penstock.config import defaults
-from penstock.supervisor import Part, Supervisor
+from penstock.supervisor.parts import Part
+from penstock.supervisor.supervisor import Supervisor
 from penstock.telemetry import configure
 
 given = json.loads(sys.argv[2])

@@ -28,7 +28,7 @@ from penstock.model.purposes import PurposeSet
 from penstock.model.topics import matches
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.authorizer import Authorizer
-from penstock.policy.consent.prohibitions import NOBODY
+from penstock.policy.consent import NOBODY
 from penstock.policy.decision import Explanation, Part
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.policy.request import AccessRequest, make_request

@@ -18,7 +18,7 @@ from penstock.gateway.authorization.delivery_check import DecisionCache
 from penstock.gateway.session import Session
 from penstock.model.document import Document
 from penstock.mqtt import Properties, Publish
-from penstock.policy.consent.prohibitions import NOBODY, OptOutIndex
+from penstock.policy.consent import NOBODY, OptOutIndex
 from tests.support.gateway.authorization import Checks
 from tests.support.scale import scaled
 

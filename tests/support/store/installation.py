@@ -24,7 +24,7 @@ import psutil
 import psycopg
 
 from penstock.components import PostgresServer
-from penstock.supervisor import RunFolder
+from penstock.supervisor.status import RunFolder
 from tests.support.forked_commands import forked_penstock
 
 PENSTOCK = (sys.executable, "-c", "from penstock.cli import main; main()")

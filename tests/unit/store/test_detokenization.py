@@ -12,12 +12,18 @@ from penstock.definitions.views import plan_view
 from penstock.errors import DeniedError, UnavailableError, UsageError
 from penstock.masks.supplies import KEY_VAULT, fingerprint
 from penstock.model.kinds import Stream, View
-from penstock.store.audit import AuditLog, Pseudonyms, read_last
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.reader import read_last
 from penstock.store.consent import Choice, ConsentBook
 from penstock.store.database import Database
-from penstock.store.detokenization import MOST_TOKENS, DetokenizationRequest, Detokenizer
+from penstock.store.detokenization import (
+    MOST_TOKENS,
+    DetokenizationRequest,
+    Detokenizer,
+    StoreVault,
+)
 from penstock.store.opt_outs import SubjectMarks
-from penstock.store.vault import StoreVault
 
 SECRET = bytes(range(32))
 DEFINITIONS = """

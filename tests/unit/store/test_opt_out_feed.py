@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.config.secrets import SecretFile
 from penstock.errors import UnavailableError
-from penstock.policy.consent.prohibitions import OptOutIndex
+from penstock.policy.consent import OptOutIndex
 from penstock.store import opt_out_feed
 from penstock.store.consent import (
     Choice,

@@ -21,10 +21,10 @@ from penstock.store import sqlite_file
 from penstock.store.database import Database
 from penstock.store.definitions.documents import Put
 from penstock.store.definitions.history import Definitions
+from penstock.store.detokenization import StoreVault
 from penstock.store.follower import Follower, StaleError
 from penstock.store.schema import epochs
 from penstock.store.sqlite_file import FileReplacedError
-from penstock.store.vault import StoreVault
 
 SOON = 60.0
 WRITER = """

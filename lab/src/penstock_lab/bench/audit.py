@@ -24,19 +24,14 @@ from typing import Any
 
 from penstock.components import PostgresServer
 from penstock.errors import UnavailableError
-from penstock.store.audit import (
-    AuditLog,
-    AuditWriter,
-    Entry,
-    Filter,
-    Outcome,
-    Pseudonyms,
-    Signer,
-    check_proof,
-    prove_inclusion,
-    read_last,
-    verify,
-)
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.proofs import check_proof, prove_inclusion
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.reader import Filter, read_last
+from penstock.store.audit.signatures import Signer
+from penstock.store.audit.verification import verify
+from penstock.store.audit.writer import AuditWriter
 from penstock.store.database import Database
 
 GOAL_PER_S = 20_000

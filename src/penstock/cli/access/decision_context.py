@@ -41,8 +41,7 @@ from penstock.errors import UsageError, quote
 if TYPE_CHECKING:
     from penstock.definitions import DefinitionSet
     from penstock.policy.access.emergencies import RecordedSituations, Situations
-    from penstock.policy.consent.data_subjects import DataSubjects
-    from penstock.policy.consent.prohibitions import OptOutIndex
+    from penstock.policy.consent import DataSubjects, OptOutIndex
     from penstock.store.database import Database
     from penstock.store.definitions.checked import CheckedDefinitions
 
@@ -209,7 +208,7 @@ def know_choices(
     data_subject: str | None, user: str | None, password_file: Path | None
 ) -> KnownChoices:
     """Return the opt-outs and choices that the answer may rely on; refuse who may not know them."""
-    from penstock.policy.consent.prohibitions import NOBODY
+    from penstock.policy.consent import NOBODY
     from penstock.store.consent import Choice
 
     if data_subject is None:

@@ -27,8 +27,7 @@ from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
     from penstock.config import Config
-    from penstock.store.audit.errors import AuditVerdict
-    from penstock.store.audit.signatures import Head, PublicKeys
+    from penstock.store.audit.signatures import AuditVerdict, Head, PublicKeys
     from penstock.store.database import Database
 
 PROOF_LIMIT = 1_000_000
@@ -93,8 +92,7 @@ def verify_log(
     forged head, and names the first bad entry. Whoever holds the database can set the whole
     log back to an older signed state; to find that, pass a head that was kept elsewhere.
     """
-    from penstock.store.audit.errors import TamperedError
-    from penstock.store.audit.signatures import anchor_path, load_head
+    from penstock.store.audit.signatures import TamperedError, anchor_path, load_head
     from penstock.store.audit.verification import verify
 
     with _opened(keys_file) as (settings, database, keys):
@@ -301,9 +299,8 @@ def check(file: Any, keys_file: Path | None, key_id: str | None, as_json: bool) 
 
 
 def _believed(proof: Any, keys_file: Path | None, key_id: str | None) -> PublicKeys:
-    from penstock.store.audit.errors import TamperedError
     from penstock.store.audit.proofs import embedded_keys
-    from penstock.store.audit.signatures import PublicKeys
+    from penstock.store.audit.signatures import PublicKeys, TamperedError
 
     if key_id is not None:
         found = embedded_keys(proof)

@@ -122,7 +122,7 @@ class _Shown:
 
     def print(self, found: list[Recorded]) -> None:
         """Print entries, one on a line."""
-        from penstock.store.audit.errors import TamperedError
+        from penstock.store.audit.signatures import TamperedError
 
         names = {} if self._key is None else find_names(self.database, self._key, found)
         target = console()
@@ -205,7 +205,7 @@ def _texts(definitions: DefinitionSet) -> Iterator[str]:
     from penstock.definitions.access import RULE_KINDS, name_rule
     from penstock.kafka.acls import WantedAccess
     from penstock.model.kinds import Concern, Reservation, Right, Role, Stream, kinds_of
-    from penstock.policy.events.advertisements import OTHER_TYPE
+    from penstock.policy.parts import OTHER_TYPE
     from penstock.policy.purposes.explanations import name_reservation
 
     named = RULE_KINDS | kinds_of(Concern.INTERACTION) | {"authorisation-rule"}

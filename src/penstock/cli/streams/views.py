@@ -201,7 +201,7 @@ def run(once: bool) -> None:
     from penstock.store.consent import ConsentBook
     from penstock.store.definitions.checked import CheckedDefinitions
     from penstock.store.definitions.history import Definitions
-    from penstock.store.vault import VaultAddress
+    from penstock.store.detokenization import VaultAddress
     from penstock.telemetry import configure, install_hooks
 
     config = configuration()

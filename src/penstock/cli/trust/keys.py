@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from penstock.model.kinds import EventType
-    from penstock.store.group_keys import GroupKeys
+    from penstock.store.keys import GroupKeys
     from penstock.trust.event_types import TypeRegistry
     from penstock.trust.key_groups import KeyGroup, Refresh, Welcome
     from penstock.trust.keys import DomainKey
@@ -183,7 +183,7 @@ def take(file: Path, as_json: bool) -> int:
 
     The exit code is 1 where a file was missed that comes before this one.
     """
-    from penstock.store.group_keys import StoredKey
+    from penstock.store.keys import StoredKey
     from penstock.trust.key_messages import read_messages, signer_of
     from penstock.trust.key_tree import KeyTreeError
 
@@ -344,7 +344,7 @@ def _all_resources() -> Iterator[Resource]:
 
 @contextmanager
 def _open_keys() -> Iterator[GroupKeys]:
-    from penstock.store.group_keys import open_group_keys
+    from penstock.store.keys import open_group_keys
 
     settings = configuration()
     refuse_missing_store(settings)
@@ -382,7 +382,7 @@ def _change(
     act: Callable[[KeyGroup], Iterable[Welcome | Refresh | None]],
 ) -> list[Welcome | Refresh]:
     """Change a group that this domain manages; its own gateways get the key of now, too."""
-    from penstock.store.group_keys import StoredKey
+    from penstock.store.keys import StoredKey
     from penstock.trust.key_groups import KeyGroup
 
     sent: list[Welcome | Refresh] = []

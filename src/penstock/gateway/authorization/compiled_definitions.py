@@ -51,10 +51,9 @@ from penstock.policy.access.rules import BrokerTopics
 from penstock.policy.capabilities import CapabilityBook
 from penstock.policy.interaction import InteractionEngine
 from penstock.policy.purposes.commands import ShowAffected, ShowCombined, parse_publish
-from penstock.policy.purposes.rights import OPEN_RIGHTS, CommandRights, PurposeClaims
+from penstock.policy.purposes.rights import OPEN_RIGHTS, CommandRights, PurposeClaims, TypeGrant
 from penstock.policy.purposes.settings import Notation
 from penstock.policy.purposes.subscriptions import Subscription
-from penstock.policy.purposes.type_definitions import TypeGrant
 from penstock.store.purpose_state import Excepted
 from penstock.store.sessions import StoredSubscription
 from penstock.telemetry import get_logger

@@ -44,8 +44,8 @@ from penstock.gateway.limits import network_of
 from penstock.gateway.session import Session
 from penstock.policy.decision import Applied, Decision
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
-from penstock.store.audit.errors import AuditFullError, AuditStoppedError
 from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.signatures import AuditFullError, AuditStoppedError
 from penstock.store.audit.writer import AuditWriter
 from penstock.store.detection.situations import name_details
 

@@ -56,13 +56,13 @@ from penstock.policy.purposes.commands import (
     ShowCombined,
     ShowTree,
 )
-from penstock.policy.purposes.type_definitions import (
+from penstock.policy.purposes.rights import (
     check_extension,
     check_room,
     check_topics,
     explain_faults,
 )
-from penstock.store.audit.errors import TamperedError
+from penstock.store.audit.signatures import TamperedError
 from penstock.store.definitions.documents import Snapshot
 from penstock.telemetry import get_logger
 

@@ -46,7 +46,7 @@ from penstock.mqtt import (
     encode_user_properties,
 )
 from penstock.policy.decision import Reshaped
-from penstock.policy.events.advertisements import ADVERTISEMENT, OTHER_TYPE
+from penstock.policy.parts import ADVERTISEMENT, OTHER_TYPE
 from penstock.policy.purposes.commands import Command, SendFor, parse_publish
 from penstock.policy.purposes.settings import Notation
 

@@ -31,7 +31,7 @@ from penstock.gateway.recording.topic_mapping import MAX_VALUE, Target, TopicMap
 from penstock.mqtt.properties import UserProperties
 from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
-from penstock.store.person_keys import PersonKeys
+from penstock.store.keys import PersonKeys
 
 
 class Appendable(Protocol):

@@ -33,7 +33,7 @@ from penstock.gateway.event_loop import Background, EngineTimer
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream, User
-from penstock.policy.consent.prohibitions import OptOutIndex
+from penstock.policy.consent import OptOutIndex
 from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.documents import Snapshot, Update

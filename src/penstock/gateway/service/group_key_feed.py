@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from penstock.clock import utc_now
 from penstock.errors import PenstockError
 from penstock.gateway.authorization.rules import Rules
-from penstock.store.group_keys import GroupKeys, StoredKey
+from penstock.store.keys import GroupKeys, StoredKey
 from penstock.telemetry import get_logger
 from penstock.trust.key_ring import GroupKey
 

@@ -64,7 +64,7 @@ from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.enforcement_points import ClientRequests
 from penstock.store.follower import Follower
-from penstock.store.group_keys import open_group_keys
+from penstock.store.keys import open_group_keys
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.session_tables import SessionQuotas
 from penstock.store.sessions import Sessions

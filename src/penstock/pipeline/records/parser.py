@@ -50,7 +50,7 @@ from penstock.pipeline.records.columns import (
     tell_time,
 )
 from penstock.pipeline.session import freeze_loaded
-from penstock.store.person_keys import PersonKeyAddress
+from penstock.store.keys import PersonKeyAddress
 
 _known: list[PersonKeyAddress] = []
 

@@ -28,7 +28,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
-from penstock.errors import PenstockError, quote
+from penstock.errors import PenstockError, UsageError, quote
+from penstock.json_text import read_object
+from penstock.model.kinds.fields import plain_filter
 from penstock.model.purposes import PurposeSet
 from penstock.model.topics import (
     SubscribedFilter,
@@ -37,10 +39,13 @@ from penstock.model.topics import (
     parse_subscribed,
 )
 from penstock.policy.purposes.settings import Notation, check_setting
-from penstock.policy.purposes.type_definitions import read_type
 
 DEFAULT_NOTATION = Notation()
 CONTENT_PROPERTY = "content-filter"
+ALLOWED: Final = ("from", "fields", "subject", "time", "conform", "description")
+"""What a client says of a type."""
+SIZE: Final = 65_536
+"""Bytes of a definition."""
 
 
 _SECONDS: Final = re.compile(rb"[1-9][0-9]{0,8}")
@@ -329,3 +334,28 @@ def _read_content(written: str) -> str:
 
 def _blame(text: str, error: PenstockError) -> CommandError:
     return CommandError(f"command {quote(text)}: {error.message}", fix=error.fix)
+
+
+def read_type(name: str, payload: bytes) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Read what a client says of a type; return it with the filters of its topics."""
+    if len(payload) > SIZE:
+        raise UsageError(f"a type has at most {SIZE} bytes", fix="define several")
+    body = read_object(payload)
+    if body is None:
+        raise UsageError(
+            "the payload is no JSON object",
+            fix='send the type: {"from": ["ward/+bed/vitals"], "fields": [{"name": "pulse", '
+            '"type": "int"}]}',
+        )
+    strange = [it for it in body if it not in ALLOWED]
+    if strange:
+        raise UsageError(
+            f"{quote(strange[0])} is not for clients to say", fix=f"say {', '.join(ALLOWED)}"
+        )
+    patterns = body.get("from")
+    if not isinstance(patterns, list) or not patterns:
+        raise UsageError(
+            f"nothing says which messages are of the type {quote(name)}",
+            fix='name their topics: "from": ["ward/+bed/vitals"]',
+        )
+    return body, tuple(check_filter(plain_filter(str(it))) for it in patterns)

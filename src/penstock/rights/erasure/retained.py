@@ -48,7 +48,7 @@ from penstock.mqtt import (
     Subscribe,
 )
 from penstock.policy.access.objects import Message, collect
-from penstock.policy.consent.data_subjects import DataSubjects
+from penstock.policy.consent import DataSubjects
 
 PUBLISHER: Final = "penstock-publisher"
 """The user property by which the gateway tells who published."""

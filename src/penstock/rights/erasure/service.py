@@ -68,10 +68,10 @@ from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.signatures import Head
 from penstock.store.database import Database
 from penstock.store.detection.erasures import DetectionErasures
+from penstock.store.detokenization import StoreVault
+from penstock.store.keys import PersonKeys
 from penstock.store.opt_outs import SubjectMarks
-from penstock.store.person_keys import PersonKeys
 from penstock.store.rights.erasures import ErasureBook
-from penstock.store.vault import StoreVault
 from penstock.telemetry import get_logger
 
 VERSION: Final = 1

@@ -30,11 +30,18 @@ from penstock.config.secrets import Secret, SecretFile
 from penstock.errors import UnavailableError, UsageError
 from penstock.store.audit import merkle
 from penstock.store.audit.entry import Entry, Outcome, encode
-from penstock.store.audit.errors import TamperedError, UncertainAppendError
 from penstock.store.audit.reader import Tip, read_checkpoint, read_nodes, read_tip, witnesses
 from penstock.store.audit.reader import heads as heads_table
 from penstock.store.audit.reader import tip as tip_table
-from penstock.store.audit.signatures import Head, Signer, anchor_path, load_head, save_head
+from penstock.store.audit.signatures import (
+    Head,
+    Signer,
+    TamperedError,
+    UncertainAppendError,
+    anchor_path,
+    load_head,
+    save_head,
+)
 from penstock.store.database import Database, lock_area
 from penstock.telemetry import get_logger
 

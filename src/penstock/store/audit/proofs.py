@@ -14,9 +14,8 @@ from typing import Any
 from penstock.errors import UsageError, quote
 from penstock.store.audit import merkle
 from penstock.store.audit.entry import canonical
-from penstock.store.audit.errors import TamperedError
 from penstock.store.audit.reader import read_checkpoint, read_nodes, read_one, read_tip
-from penstock.store.audit.signatures import Head, PublicKeys
+from penstock.store.audit.signatures import Head, PublicKeys, TamperedError
 from penstock.store.database import Database
 
 VERSION = 1

@@ -46,7 +46,6 @@ from sqlalchemy import Connection
 from penstock.config.sections.installation import AuditSettings
 from penstock.errors import PenstockError
 from penstock.store.audit.entry import Entry, Outcome
-from penstock.store.audit.errors import TamperedError
 from penstock.store.audit.log import AREA, AuditLog, extends
 from penstock.store.audit.merkle import HASH_SIZE, Frontier, TreeNode, edge_below, peaks_of
 from penstock.store.audit.pruned_prefix import PRUNED, KeptDigest, describe_cut
@@ -65,6 +64,7 @@ from penstock.store.audit.reader import (
     read_tip,
     witnesses,
 )
+from penstock.store.audit.signatures import TamperedError
 from penstock.telemetry import counter, get_logger
 
 HOLD_SECONDS: Final = 3600.0

@@ -46,9 +46,8 @@ from sqlalchemy import (
 
 from penstock.errors import UsageError
 from penstock.store.audit.entry import Entry, Outcome, as_document, encode
-from penstock.store.audit.errors import TamperedError
 from penstock.store.audit.merkle import HASH_SIZE, Frontier, TreeNode, hash_leaf
-from penstock.store.audit.signatures import Head
+from penstock.store.audit.signatures import Head, TamperedError
 from penstock.store.database import Database
 from penstock.store.schema import metadata
 

@@ -30,7 +30,6 @@ from sqlalchemy import Connection
 from penstock.errors import UnavailableError
 from penstock.store.audit import merkle
 from penstock.store.audit.entry import Entry
-from penstock.store.audit.errors import FINDINGS_LIMIT, AuditVerdict, TamperedError
 from penstock.store.audit.merkle import HASH_SIZE, Frontier
 from penstock.store.audit.pruned_prefix import PRUNED, PrunedPrefix, describe_cut, read_prefix
 from penstock.store.audit.reader import (
@@ -46,7 +45,13 @@ from penstock.store.audit.reader import (
     read_nodes,
     read_tip,
 )
-from penstock.store.audit.signatures import Head, PublicKeys
+from penstock.store.audit.signatures import (
+    FINDINGS_LIMIT,
+    AuditVerdict,
+    Head,
+    PublicKeys,
+    TamperedError,
+)
 from penstock.store.database import Database
 
 

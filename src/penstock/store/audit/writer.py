@@ -25,8 +25,8 @@ from collections import deque
 
 from penstock.errors import UnavailableError
 from penstock.store.audit.entry import Entry, Outcome
-from penstock.store.audit.errors import AuditFullError, AuditStoppedError, UncertainAppendError
 from penstock.store.audit.log import BATCH_LIMIT, AuditLog
+from penstock.store.audit.signatures import AuditFullError, AuditStoppedError, UncertainAppendError
 from penstock.telemetry import counter, gauge, get_logger, histogram
 
 CAPACITY = 50_000

@@ -49,7 +49,7 @@ STEPS: Final[Mapping[str, str]] = {
     "0024": "gateways.make_group_keys",
     "0025": "gateways.make_detection_erasures",
     "0026": "privacy.index_requests_by_publisher",
-    "0027": "console.make_sessions",
+    "0027": "privacy.make_sessions",
 }
 _versions: Final = sa.Table(
     VERSION_TABLE,

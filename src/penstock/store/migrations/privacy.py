@@ -1,4 +1,6 @@
-"""Steps of what people chose and asked for: consent, privacy requests, profiles."""
+"""Steps of what people chose and asked for, and of who is signed in at the console."""
+
+from __future__ import annotations
 
 import json
 
@@ -284,3 +286,24 @@ def make_person_keys() -> None:
 def index_requests_by_publisher() -> None:
     """Let a page of a publisher's requests be found without a look at all of them."""
     op.create_index("ix_rights_requests_publisher_at", "rights_requests", ["publisher", "at"])
+
+
+def make_sessions() -> None:
+    """Make the tables of sessions and links."""
+    op.create_table(
+        "console_sessions",
+        sa.Column("digest", sa.String(64), nullable=False),
+        sa.Column("user", sa.String(256), nullable=False),
+        sa.Column("proof", sa.String(64), nullable=False),
+        sa.Column("made", sa.BigInteger(), nullable=False),
+        sa.Column("seen", sa.BigInteger(), nullable=False),
+        sa.Column("expires", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name="pk_console_sessions"),
+    )
+    op.create_index("ix_console_sessions_user", "console_sessions", ["user"])
+    op.create_table(
+        "console_links",
+        sa.Column("digest", sa.String(64), nullable=False),
+        sa.Column("expires", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name="pk_console_links"),
+    )

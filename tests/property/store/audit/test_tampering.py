@@ -18,18 +18,12 @@ import pytest
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
-from penstock.store.audit import (
-    AuditLog,
-    AuditVerdict,
-    Entry,
-    Head,
-    Outcome,
-    Pseudonyms,
-    Signer,
-    verify,
-)
-from penstock.store.audit.entry import encode
+from penstock.store.audit.entry import Entry, Outcome, encode
+from penstock.store.audit.log import AuditLog
 from penstock.store.audit.merkle import Frontier, hash_leaf
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.signatures import AuditVerdict, Head, Signer
+from penstock.store.audit.verification import verify
 from penstock.store.database import Database
 from tests.support.scale import scaled
 

@@ -6,8 +6,8 @@ import pytest
 
 from penstock.cli import main
 from penstock.cli.service.processes import COLOURS, show_seconds
-from penstock.supervisor import PartStatus, RunFolder, SupervisorStatus
 from penstock.supervisor.parts import PartState
+from penstock.supervisor.status import PartStatus, RunFolder, SupervisorStatus
 
 
 def run(*arguments: str) -> int:

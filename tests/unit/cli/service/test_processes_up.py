@@ -2,7 +2,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from penstock.supervisor import RunFolder
+from penstock.supervisor.status import RunFolder
 from tests.support.forked_commands import forked_penstock
 
 

@@ -11,11 +11,10 @@ from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.session import Session
 from penstock.policy.decision import Applied, Decision
 from penstock.store.audit.entry import Entry, Outcome
-from penstock.store.audit.errors import AuditFullError
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.reader import read_last
-from penstock.store.audit.signatures import Signer
+from penstock.store.audit.signatures import AuditFullError, Signer
 from penstock.store.audit.writer import AuditWriter
 from penstock.store.database import Database
 

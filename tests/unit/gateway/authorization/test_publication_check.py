@@ -12,7 +12,7 @@ from penstock.gateway.publish_result import PublishOutcome, PublishResult
 from penstock.gateway.session import Session
 from penstock.model.kinds import Event
 from penstock.policy.access.objects import Message
-from penstock.policy.consent.prohibitions import NOBODY
+from penstock.policy.consent import NOBODY
 from tests.support.gateway.authorization import Checks, delivered
 
 HOME = """

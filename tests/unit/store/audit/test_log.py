@@ -7,23 +7,23 @@ from sqlalchemy.exc import DBAPIError
 
 from penstock.config.secrets import SecretFile
 from penstock.errors import UsageError
-from penstock.store.audit import (
-    AuditLog,
-    Entry,
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.log import BATCH_LIMIT, AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.reader import (
     Filter,
-    Head,
-    Outcome,
-    Pseudonyms,
-    Signer,
-    TamperedError,
+    Recorded,
+    entries,
+    heads,
     newest_head,
     read_after,
+    read_heads,
     read_last,
-    verify,
+    read_tip,
+    tip,
 )
-from penstock.store.audit.log import BATCH_LIMIT
-from penstock.store.audit.reader import Recorded, entries, heads, read_heads, read_tip, tip
-from penstock.store.audit.signatures import anchor_path, load_head
+from penstock.store.audit.signatures import Head, Signer, TamperedError, anchor_path, load_head
+from penstock.store.audit.verification import verify
 from penstock.store.database import Database
 
 PEOPLE = Pseudonyms(b"k" * 32)

@@ -9,11 +9,11 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 
 from penstock.config.secrets import SecretFile, SecretVariable
 from penstock.errors import UnavailableError, UsageError
-from penstock.store.audit.errors import TamperedError
 from penstock.store.audit.signatures import (
     Head,
     PublicKeys,
     Signer,
+    TamperedError,
     load_head,
     public_path,
     save_head,

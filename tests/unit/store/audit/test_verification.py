@@ -3,10 +3,12 @@
 import pytest
 import sqlalchemy as sa
 
-from penstock.store.audit import AuditLog, Entry, Outcome, Signer, verify
 from penstock.store.audit import verification as module
-from penstock.store.audit.errors import FINDINGS_LIMIT
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.log import AuditLog
 from penstock.store.audit.reader import entries, tip
+from penstock.store.audit.signatures import FINDINGS_LIMIT, Signer
+from penstock.store.audit.verification import verify
 from penstock.store.database import Database
 
 START = 1_700_000_000 * 10**9

@@ -8,21 +8,19 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.store.audit import (
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.reader import newest_head, read_after
+from penstock.store.audit.signatures import (
     AuditFullError,
-    AuditLog,
     AuditStoppedError,
-    AuditWriter,
-    Entry,
     Head,
-    Outcome,
     Signer,
     TamperedError,
     UncertainAppendError,
-    newest_head,
-    read_after,
-    verify,
 )
+from penstock.store.audit.verification import verify
+from penstock.store.audit.writer import AuditWriter
 from penstock.store.database import Database
 
 

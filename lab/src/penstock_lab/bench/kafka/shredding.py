@@ -33,7 +33,7 @@ from penstock.pipeline.records.parser import use_person_keys
 from penstock.pipeline.service.manager import Manager
 from penstock.pipeline.session import open_session
 from penstock.store.database import Database
-from penstock.store.person_keys import PersonKeys
+from penstock.store.keys import PersonKeys
 from penstock_lab.bench.kafka.copy import BATCH, FIELDS, MASKS, SKIPPED, settings_for
 from penstock_lab.bench.processes import cpu_seconds
 from penstock_lab.bench.progress import tell

@@ -7,7 +7,7 @@ from multiprocessing import get_context
 
 from penstock.masks import Tokenization, Vault
 from penstock.store.database import Database
-from penstock.store.vault import CHUNK, StoreVault, VaultAddress
+from penstock.store.detokenization import CHUNK, StoreVault, VaultAddress
 from tests.support.masks.single_mask import chain_of, supply
 
 SPEC = {"anonymizer": "tokenization", "method": "vault", "vault": "patients"}

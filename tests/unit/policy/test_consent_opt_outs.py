@@ -8,8 +8,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.policy.consent import prohibitions
-from penstock.policy.consent.prohibitions import NOBODY, OptedOutNumbers, OptOutIndex
+from penstock.policy import consent
+from penstock.policy.consent import NOBODY, OptedOutNumbers, OptOutIndex
 
 NUMBERS = st.integers(0, 40)
 
@@ -21,7 +21,7 @@ NUMBERS = st.integers(0, 40)
 def test_a_number_is_in_as_long_as_somebody_of_that_number_is_out(
     changes: list[list[tuple[int, bool]]], fold: int
 ) -> None:
-    with patch.object(prohibitions, "FOLD", fold):
+    with patch.object(consent, "FOLD", fold):
         model: Counter[int] = Counter()
         held = OptedOutNumbers()
         for step in changes:

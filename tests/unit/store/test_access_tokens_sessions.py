@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.store.console_sessions import (
+from penstock.store.access_tokens import (
     LINK_LIFE,
-    MOST_PER_USER,
+    MOST_SESSIONS,
     ConsoleSessions,
     sessions_table,
 )
@@ -97,11 +97,11 @@ def test_a_user_has_so_many_and_the_one_that_waited_longest_goes(
     sessions: ConsoleSessions, clock: Clock
 ) -> None:
     shown = []
-    for _ in range(MOST_PER_USER + 2):
+    for _ in range(MOST_SESSIONS + 2):
         shown.append(sessions.open("ada", "p"))
         clock.pass_(1)
     assert [sessions.find(it) is not None for it in shown[:3]] == [False, False, True]
-    assert len(sessions.of("ada")) == MOST_PER_USER
+    assert len(sessions.of("ada")) == MOST_SESSIONS
 
 
 def test_a_link_is_good_once_for_an_hour_and_only_the_last(

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
-from penstock.store.group_keys import GroupKeys, StoredKey
+from penstock.store.keys import GroupKeys, StoredKey
 
 SECRET = bytes(range(32))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.policy.events.advertisements import LIMIT, Advertisements
+from penstock.policy.parts import LIMIT, Advertisements
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ import pytest
 from penstock.errors import InvalidError, PenstockError, Problem
 from penstock.model.document import Document
 from penstock.policy.purposes.commands import CommandError, DefineType, parse_publish
-from penstock.policy.purposes.rights import OPEN_RIGHTS, CommandRights
-from penstock.policy.purposes.type_definitions import (
+from penstock.policy.purposes.rights import (
+    OPEN_RIGHTS,
     TYPE_LIMIT,
+    CommandRights,
     TypeGrant,
     check_extension,
     check_room,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.json_text import ERASED, UNREAD
 from penstock.store.database import Database
-from penstock.store.person_keys import OVERHEAD, SEALED, PersonKeyAddress, PersonKeys, keys_table
+from penstock.store.keys import OVERHEAD, SEALED, PersonKeyAddress, PersonKeys, person_keys_table
 
 SECRET = bytes(range(32))
 MOST = 1000
@@ -51,7 +51,7 @@ def test_keys_are_wrapped_and_no_name_is_in_the_database(database: Database) -> 
     keys = PersonKeys(database, SECRET)
     seal(keys, ann=b"1")
     with database.read() as connection:
-        (row,) = connection.execute(keys_table.select()).all()
+        (row,) = connection.execute(person_keys_table.select()).all()
     assert "ann" not in row.subject
     assert len(row.wrapped) == 12 + 32 + 16
 

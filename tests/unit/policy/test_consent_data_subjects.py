@@ -14,7 +14,7 @@ from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
 from penstock.policy.access.objects import Message, collect
-from penstock.policy.consent.data_subjects import DataSubjects
+from penstock.policy.consent import DataSubjects
 
 FIELDS: list[dict[str, Any]] = [
     {"name": "pid", "type": "string", "optional": True, "category": "identifier"},

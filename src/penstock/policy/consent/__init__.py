@@ -1,1 +1,0 @@
-"""Consent in decisions: whom a message is about, and which purposes that person opted out of."""
