@@ -163,7 +163,7 @@ class Admission:
         try:
             await self._commands.run(client, packet, command)
         finally:
-            client.unacked.discard(packet.packet_id)
+            client.abandon(packet)
 
     async def _admit_later(
         self,
@@ -185,13 +185,13 @@ class Admission:
             client.renew()
         stamp = self._settle(client, packet, result, purposes)
         if stamp is None:
-            client.unacked.discard(packet.packet_id)
+            client.abandon(packet)
             return
         kept = packet.properties.kept
         if result.reshaped is not None:
             made = await self._publish_copies(client, packet, result, stamp)
             if made is None or client.ended:
-                client.unacked.discard(packet.packet_id)
+                client.abandon(packet)
                 return
             packet, kept = made, made.properties.kept
         # Meanwhile its lane may be lost, and what the message became may not fit it.
@@ -199,7 +199,7 @@ class Admission:
             return
         sealed = self.seal(client, packet)
         if sealed is None:
-            client.unacked.discard(packet.packet_id)
+            client.abandon(packet)
             return
         client.pass_on(sealed, kept + stamp)
         context.counters.messages_in += 1
