@@ -288,6 +288,6 @@ def test_a_message_opens_with_the_properties_that_it_was_published_with_only(
             {},
         ]
         for properties in changed:
-            forger.publish(TOPIC, crossed.payload, qos=1, **properties)  # type: ignore[arg-type]
+            forger.publish(TOPIC, crossed.payload, qos=1, **properties)
         camera.publish(TOPIC, json.dumps(SIGHTING | {"speed": 1.0}).encode(), qos=1)
         assert [json.loads(text)["speed"] for _, text in own.texts(1)] == [1.0]
