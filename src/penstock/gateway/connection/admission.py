@@ -127,13 +127,13 @@ class Admission:
             return self._settle(client, packet, result, purposes)
         return self._admit_later(client, packet, result, purposes, rules.generation)
 
-    def seal(self, client: ClientConnection, packet: Publish) -> Publish | None:
+    def seal(self, client: ClientConnection, packet: Publish, listed: bytes) -> Publish | None:
         """Return a message as it goes to the broker, or refuse it where it cannot be sealed."""
         sealing = self._context.rules.sealing
         if not sealing.in_use:
             return packet
         try:
-            return sealing.seal_packet(packet)
+            return sealing.seal_packet(packet, listed)
         except PenstockError as error:
             self._context.denials.publication(client.session, "sealed")
             client.deny(packet, "sealed", error.message, ReasonCode.PAYLOAD_FORMAT_INVALID)
@@ -197,11 +197,12 @@ class Admission:
         # Meanwhile its lane may be lost, and what the message became may not fit it.
         if not await client.choose_way(packet):
             return
-        sealed = self.seal(client, packet)
+        listed = kept + stamp + client.origin(packet)
+        sealed = self.seal(client, packet, listed)
         if sealed is None:
             client.abandon(packet)
             return
-        client.pass_on(sealed, kept + stamp)
+        client.pass_on(sealed, listed)
         context.counters.messages_in += 1
         recorded = context.recorder.record(
             packet, client.session.principal, client.deferred_acks, restricted=purposes is not None

@@ -272,7 +272,7 @@ class ClientConnection(ClientReplies):
 
     def pass_on(self, packet: Publish, properties: bytes) -> None:
         """Pass a message on that was accepted, over the lane or the client's own connection."""
-        made = packet.to_v5(properties + self.origin(packet))
+        made = packet.to_v5(properties)
         if self.lane is None or packet.first & _QOS:
             self.broker().write([made])
         else:

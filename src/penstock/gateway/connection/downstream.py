@@ -314,7 +314,8 @@ class Downstream(ClientConnection, asyncio.Protocol):
                             self.backlog.suspend(outcome, packets)
                             return
                         listed = properties.kept + outcome
-                        sealed = self._handlers.admission.seal(self, packet)
+                        told = listed + self.origin(packet)
+                        sealed = self._handlers.admission.seal(self, packet, told)
                         if sealed is None:
                             self.abandon(packet)
                             if self.ended or self.backlog.is_unheard(packets):
@@ -322,8 +323,8 @@ class Downstream(ClientConnection, asyncio.Protocol):
                             continue
                     else:
                         sealed = packet
-                    kept = packet.first & 1
-                    made = sealed.to_v5(listed + self.origin(packet) if kept else listed)
+                        told = listed + self.origin(packet) if packet.first & 1 else listed
+                    made = sealed.to_v5(told)
                     if lane is None:
                         out.append(made)
                     else:
