@@ -172,6 +172,8 @@ FOR: Final = "penstock-for"
 """The user for whom a message was published: whose preferences hold."""
 ACTIONS: Final = ":actions"
 """Who publishes the messages of actions; no user's name has a colon."""
+CREDENTIAL: Final = "penstock-credential"
+"""Whose gateway vouches for a message, and how that can be checked."""
 MESSAGE_AIP: Final = "penstock-aip"
 MESSAGE_PIP: Final = "penstock-pip"
 

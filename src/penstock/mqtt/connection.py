@@ -164,7 +164,7 @@ class TopicAliases:
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
-        self._topics: dict[int, tuple[bytes, str]] = {}
+        self._topics: dict[int, tuple[bytes, str]] | None = None
 
     def expand(self, message: Publish) -> None:
         """Learn the alias that a message introduces, or fill in the topic it stands for."""
@@ -173,6 +173,8 @@ class TopicAliases:
             return
         if alias > self._maximum:  # MQTT5 3.3.2.3.4
             raise TopicAliasError(f"PUBLISH: topic alias {alias} is above {self._maximum}")
+        if self._topics is None:
+            self._topics = {}
         if message.topic:
             self._topics[alias] = (message.topic_field, message.topic)
             return

@@ -8,8 +8,9 @@ Rules that hold here:
 - AES-256-GCM under a key that HKDF derives from the group's key for each sealer: 16 random bytes
   that a process draws when it starts. The nonce is the sealer's running number. So no nonce comes
   twice under a key: not after a restart, and not where several gateways share a group's key.
-- All that stands before the ciphertexts is authenticated with each of them, and so is the topic:
-  nothing can be changed, left out, moved to another message or to another topic.
+- All that stands before the ciphertexts is authenticated with each of them, and so are the topic
+  and what else is `bound` to the message, such as its purposes: nothing can be changed, left out,
+  moved to another message or to another topic.
 - An attribute is named by the mark of its key, so that only who may read it can tell which it is.
 - The time of publication is never before the start of a key that seals: clocks may differ.
 - Whatever does not open under a key that is held is refused as a whole. An attribute without
@@ -33,7 +34,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from penstock.errors import PenstockError
 from penstock.trust.key_ring import MARK_BYTES, SECRET_BYTES, GroupKey, KeyRing
 
-MAGIC: Final = b"\x9ePS\x01"
+MAGIC: Final = b"\x9ePS\x02"
 """No text and no JSON begins so; the last byte is the version."""
 SEALER_BYTES: Final = 16
 TAG_BYTES: Final = 16
@@ -123,21 +124,29 @@ class Sealer:
         self._sealer = b""
         self._ciphers: dict[bytes, AESGCM] = {}
 
-    def seal_whole(self, event_type: UUID, topic: str, payload: bytes, now: int) -> bytes:
+    def seal_whole(
+        self, event_type: UUID, topic: str, payload: bytes, now: int, bound: bytes = b""
+    ) -> bytes:
         """Seal a payload under the key of its event type."""
-        return self._seal(Kind.WHOLE, event_type, topic, {event_type: payload}, now)
+        context = _context(topic, bound)
+        return self._seal(Kind.WHOLE, event_type, context, {event_type: payload}, now)
 
     def seal_attributes(
-        self, event_type: UUID, topic: str, attributes: Mapping[UUID, bytes], now: int
+        self,
+        event_type: UUID,
+        topic: str,
+        attributes: Mapping[UUID, bytes],
+        now: int,
+        bound: bytes = b"",
     ) -> bytes:
         """Seal each attribute under its own key."""
         if not 0 < len(attributes) <= MAX_ATTRIBUTES:
             message = f"{len(attributes)} attributes to seal, where 1 to {MAX_ATTRIBUTES} can be"
             raise SealedMessageError(message)
-        return self._seal(Kind.ATTRIBUTES, event_type, topic, attributes, now)
+        return self._seal(Kind.ATTRIBUTES, event_type, _context(topic, bound), attributes, now)
 
     def _seal(
-        self, kind: Kind, event_type: UUID, topic: str, parts: Mapping[UUID, bytes], now: int
+        self, kind: Kind, event_type: UUID, context: bytes, parts: Mapping[UUID, bytes], now: int
     ) -> bytes:
         if self._number >= _NUMBERS:
             self._sealer, self._number = self._random_bytes(SEALER_BYTES), 0
@@ -151,7 +160,7 @@ class Sealer:
             _ENTRY.pack(key.mark, key.generation, len(part) + TAG_BYTES)
             for key, part in zip(keys, parts.values(), strict=True)
         )
-        nonce, context = _nonce(number), _context(head, topic)
+        nonce, context = _nonce(number), context + head
         return head + b"".join(
             self._cipher(key).encrypt(nonce, part, context)
             for key, part in zip(keys, parts.values(), strict=True)
@@ -173,23 +182,27 @@ class Opener:
         self._ring = ring
         self._ciphers: dict[tuple[bytes, bytes], AESGCM] = {}
 
-    def open_whole(self, sealed: SealedMessage, topic: str, now: int) -> bytes | None:
+    def open_whole(
+        self, sealed: SealedMessage, topic: str, now: int, bound: bytes = b""
+    ) -> bytes | None:
         """Return the payload, or None without the key."""
         if sealed.kind is not Kind.WHOLE:
             message = "sealed by attributes, and read as a whole"
             raise SealedMessageError(message)
-        opened = self._open(sealed, topic, now)
+        opened = self._open(sealed, _context(topic, bound), now)
         return opened.get(sealed.event_type)
 
-    def open_attributes(self, sealed: SealedMessage, topic: str, now: int) -> dict[UUID, bytes]:
+    def open_attributes(
+        self, sealed: SealedMessage, topic: str, now: int, bound: bytes = b""
+    ) -> dict[UUID, bytes]:
         """Return the attributes whose keys are held."""
         if sealed.kind is not Kind.ATTRIBUTES:
             message = "sealed as a whole, and read by attributes"
             raise SealedMessageError(message)
-        return self._open(sealed, topic, now)
+        return self._open(sealed, _context(topic, bound), now)
 
-    def _open(self, sealed: SealedMessage, topic: str, now: int) -> dict[UUID, bytes]:
-        nonce, context = _nonce(sealed.number), _context(sealed.head, topic)
+    def _open(self, sealed: SealedMessage, context: bytes, now: int) -> dict[UUID, bytes]:
+        nonce, context = _nonce(sealed.number), context + sealed.head
         opened: dict[UUID, bytes] = {}
         for mark, generation, ciphertext in sealed.entries:
             key = self._ring.find(mark, sealed.published, now)
@@ -201,7 +214,7 @@ class Opener:
                 plain = cipher.decrypt(nonce, ciphertext, context)
             except InvalidTag:
                 message = f"a message of {sealed.event_type} does not open under its key → it was "
-                message += "changed, or sealed for another topic"
+                message += "changed, or sealed for another topic or other properties"
                 raise SealedMessageError(message) from None
             if key.resource in opened:
                 message = f"a message of {sealed.event_type} holds an attribute twice"
@@ -223,6 +236,7 @@ def _nonce(number: int) -> bytes:
     return _NONCE_PREFIX + number.to_bytes(8, "big")
 
 
-def _context(head: bytes, topic: str) -> bytes:
+def _context(topic: str, bound: bytes) -> bytes:
     named = topic.encode()
-    return len(named).to_bytes(2, "big") + named + head
+    sizes = len(named).to_bytes(2, "big") + len(bound).to_bytes(4, "big")
+    return sizes + named + bound

@@ -129,6 +129,7 @@ def test_a_client_that_uses_up_all_packet_identifiers_stops_nobody(
 ) -> None:
     greedy, other = make(f"s-{topic[2:]}"), make()
     client = gateway.gateway.clients[f"s-{topic[2:]}"]
+    greedy.subscribe(f"{topic}/other")  # from now on it has a connection of its own
     gateway.do(lambda: client.unacked.update(range(1, 65_536)))
     greedy.send(Subscribe(1, (RequestedSubscription(topic, 0),)))
     assert greedy.expect(Disconnect).reason == RECEIVE_MAXIMUM_EXCEEDED

@@ -303,6 +303,8 @@ def test_readiness_tells_the_epoch_that_was_confirmed(ward: Ward) -> None:
     ward.wait_ready()
     for purpose in ("first", "second"):
         epoch = ward.apply(f"{{kind: purpose, name: {purpose}}}")
+        for port in (ward.gateway, ward.pipeline):
+            until(partial(ward.confirms, port, epoch), "the epoch of the change")
         for told in ward.wait_ready():
             assert told["details"]["definitions"]["epoch"] == epoch
             assert told["details"]["definitions"]["age_seconds"] < 2

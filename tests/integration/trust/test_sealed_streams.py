@@ -259,3 +259,35 @@ def test_who_may_not_have_keys_gets_none(police: Police) -> None:
     forged = run_command(police.pito.folder, *words)
     assert forged.returncode == 2
     assert "not signed" in forged.stderr
+
+
+def test_a_message_opens_with_the_properties_that_it_was_published_with_only(
+    police: Police,
+) -> None:
+    with ExitStack() as stack:
+        own = connect(stack, police.met.gateway.port, "own")
+        own.subscribe("cameras/#", qos=1)
+        police.met.settle()
+        tap = connect(stack, police.broker.port, "tap")
+        tap.subscribe("cameras/#", qos=1)
+        camera = connect(stack, police.met.gateway.port, "camera")
+        narrow = {"user": (("purpose-aip", "tolls"), ("shift", "night"))}
+        payload = json.dumps(SIGHTING).encode()
+        assert not camera.publish(TOPIC, payload, qos=1, content_type="json", **narrow).reason
+        (crossed,) = tap.messages(1)
+        own.texts()
+        pairs = (*crossed.properties.user, *crossed.properties.reserved)
+        assert ("penstock-aip", "tolls") in pairs
+        forger = connect(stack, police.broker.port, "forger")
+        changed = [
+            {"user": tuple(it for it in pairs if it[0] != "penstock-aip"), "content_type": "json"},
+            {"user": (*pairs, ("penstock-for", "smith")), "content_type": "json"},
+            {"user": tuple(reversed(pairs)), "content_type": "json"},
+            {"user": pairs, "content_type": "text"},
+            {"user": pairs, "content_type": "json", "response_topic": "cameras/mine"},
+            {},
+        ]
+        for properties in changed:
+            forger.publish(TOPIC, crossed.payload, qos=1, **properties)
+        camera.publish(TOPIC, json.dumps(SIGHTING | {"speed": 1.0}).encode(), qos=1)
+        assert [json.loads(text)["speed"] for _, text in own.texts(1)] == [1.0]

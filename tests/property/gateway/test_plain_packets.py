@@ -143,7 +143,7 @@ def state(made: Socketless) -> list[Any]:
         counters.messages_in,
         counters.messages_out,
         sorted(made.upstream.denied),
-        sorted(client.refused),
+        sorted(client._refused or ()),
         client.backlog.busy,
         client.lane is None,
     ]

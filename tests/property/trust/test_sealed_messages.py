@@ -78,6 +78,8 @@ def test_parts_cannot_be_moved_to_another_message_or_topic(
     other = sealer.seal_attributes(EVENT, TOPIC, second, now=50)
     with pytest.raises(SealedMessageError, match="sealed for another topic"):
         opener.open_attributes(read_sealed(sealed), "police/other", now=50)
+    with pytest.raises(SealedMessageError, match="other properties"):
+        opener.open_attributes(read_sealed(sealed), TOPIC, now=50, bound=b"purposes")
     read, head = read_sealed(sealed), read_sealed(other).head
     body = sealed[len(read.head) :]
     with contextlib.suppress(SealedMessageError):

@@ -278,7 +278,7 @@ def suggest(file: Path, name: str | None, out: Path | None, *, as_json: bool) ->
     it, and can be applied as it is; look at it first, since nobody but you knows the data.
     """
     from penstock.definitions.documents import write_yaml
-    from penstock.pipeline.risk.suggestions import suggest as look_at
+    from penstock.definitions.suggestions import suggest as look_at
 
     stream = name or re.sub(r"[^a-z0-9_-]+", "-", file.stem.lower()).strip("-_") or "sample"
     columns = _read_columns(file)

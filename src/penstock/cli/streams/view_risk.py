@@ -78,13 +78,13 @@ def command(
 
     Exits with 1 where the published records break what the view promises: its k, l or t.
     """
+    from penstock.cli.streams.risk_plots import check_target, draw
     from penstock.config.secrets import generate_key
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
     from penstock.pipeline.risk.figures import Promise
     from penstock.pipeline.risk.linkage import PublishedView, measure_journalist, measure_linkage
     from penstock.pipeline.risk.measurement import measure_view, read_newest
-    from penstock.pipeline.risk.plots import check_target, draw
     from penstock.pipeline.service.control import Control
 
     if plot is not None:
@@ -154,11 +154,11 @@ def compare(names: tuple[str, ...], threshold: float, plot: Path | None, *, as_j
     The risk is the prosecutor's: 1 / size of the group. Views that have published nothing yet, or
     figures with differential privacy, have no such figures, and the table says so.
     """
+    from penstock.cli.streams.risk_plots import check_target, draw_comparison
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
     from penstock.pipeline.risk.figures import Promise
     from penstock.pipeline.risk.measurement import measure_view, read_newest
-    from penstock.pipeline.risk.plots import check_target, draw_comparison
     from penstock.pipeline.service.control import Control
 
     if plot is not None:

@@ -72,8 +72,8 @@ def import_file(
     The file has globalConfig (bootstrapServer, topic, dataSchema) and streamProperties
     (applicationId, anonymizers). Everything is checked first; all of it is applied, or nothing.
     """
+    from penstock.definitions.requirements import LIMITS, check_owners, read_requirements
     from penstock.model.kinds import View
-    from penstock.pipeline.requirements import LIMITS, check_owners, read_requirements
 
     try:
         with Path(file).open("rb") as source:

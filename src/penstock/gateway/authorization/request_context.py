@@ -16,7 +16,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from penstock.gateway.broker import CLIENT, FOR, MESSAGE_AIP, MESSAGE_PIP, PUBLISHER
+from penstock.gateway.broker import CLIENT, CREDENTIAL, FOR, MESSAGE_AIP, MESSAGE_PIP, PUBLISHER
 from penstock.model.purposes import PurposeError, PurposeSet
 from penstock.mqtt import Publish, PublishProperties
 from penstock.mqtt.codes import PacketType
@@ -120,6 +120,24 @@ def as_properties(purposes: PurposeSet) -> UserProperties:
         (MESSAGE_AIP, ",".join(sorted(purposes.aip))),
         (MESSAGE_PIP, ",".join(sorted(purposes.pip))),
     )
+
+
+def bind(properties: PublishProperties) -> bytes:
+    """Return what of a message's properties nobody may change on its way, in one encoding.
+
+    That is all but what the broker itself counts down or adds: expiry and subscriptions.
+    """
+    if not (properties.user or properties.reserved or properties.kept):
+        return b""
+    texts = [
+        (properties.content_type or "").encode(),
+        (properties.response_topic or "").encode(),
+        properties.correlation_data or b"",
+    ]
+    for pairs in (properties.user, properties.reserved):
+        found = [text.encode() for pair in pairs if pair[0] != CREDENTIAL for text in pair]
+        texts += (b"%d" % len(found), *found)
+    return b"".join(len(it).to_bytes(4, "big") + it for it in texts)
 
 
 _OBJECT: Final = int(Depends.OBJECT)

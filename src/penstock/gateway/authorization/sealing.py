@@ -23,11 +23,13 @@ from typing import Final
 from uuid import UUID
 
 from penstock.errors import PenstockError
+from penstock.gateway.authorization.request_context import bind
+from penstock.gateway.broker import RESERVED
 from penstock.json_text import read_object
 from penstock.model.document import Document, Key
 from penstock.model.kinds import EventType, Stream
 from penstock.model.kinds.fields import plain_filter
-from penstock.mqtt import Publish
+from penstock.mqtt import PropertyLists, Publish, Sender
 from penstock.mqtt.codes import PACKET_SIZE_LIMIT
 from penstock.policy.filters.tree import FilterTree
 from penstock.trust.event_types import TypeRegistry
@@ -79,6 +81,7 @@ class Sealing:
         self._documents: dict[Key, Document] = {}
         self._tree: FilterTree[tuple[_Layout, ...]] = FilterTree()
         self._known: dict[str, _Layout | None] = {}
+        self._lists = PropertyLists(Sender.SERVER, reserved=RESERVED)
 
     def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
         """Take over definitions of which these may differ from what was known."""
@@ -125,20 +128,30 @@ class Sealing:
         """Say whether messages of a topic are sealed."""
         return self.in_use and self._find(topic) is not None
 
-    def seal(self, topic: str, payload: bytes, *, retain: bool = False) -> bytes:
+    def seal_message(
+        self, topic: str, payload: bytes, listed: bytes, *, retain: bool = False
+    ) -> bytes:
+        """Return the payload of a message with this property list as it goes to the broker."""
+        if not self.concerns(topic):
+            return payload
+        return self.seal(topic, payload, retain=retain, bound=bind(self._lists[listed]))
+
+    def seal(
+        self, topic: str, payload: bytes, *, retain: bool = False, bound: bytes = b""
+    ) -> bytes:
         """Return a payload as it goes to the broker; `SealingError` where it cannot."""
         layout = self._find(topic) if self.in_use else None
         if layout is None or (retain and not payload):
             return payload
         try:
             if not layout.by_attributes:
-                return self._sealer.seal_whole(layout.whole, topic, payload, self._clock())
+                return self._sealer.seal_whole(layout.whole, topic, payload, self._clock(), bound)
             parts = _divide(payload, layout.attributes)
-            return self._sealer.seal_attributes(layout.whole, topic, parts, self._clock())
+            return self._sealer.seal_attributes(layout.whole, topic, parts, self._clock(), bound)
         except PenstockError as error:
             raise SealingError(f"it cannot be sealed: {error}") from None
 
-    def open(self, topic: str, payload: bytes) -> bytes:
+    def open(self, topic: str, payload: bytes, bound: bytes = b"") -> bytes:
         """Return a payload as it was published; `SealingError` where it does not open."""
         layout = self._find(topic) if self.in_use else None
         if layout is None:
@@ -150,26 +163,27 @@ class Sealing:
         if sealed.event_type != layout.whole:
             raise SealingError("it is sealed as an event of another type")
         if not layout.by_attributes:
-            opened = self._opener.open_whole(sealed, topic, now)
+            opened = self._opener.open_whole(sealed, topic, now, bound)
             if opened is None:
                 raise SealingError("no key for it is held")
             return opened
-        parts = self._opener.open_attributes(sealed, topic, now)
+        parts = self._opener.open_attributes(sealed, topic, now, bound)
         if not parts or not parts.keys() <= layout.resources:
             raise SealingError("no key for any of its attributes is held, or it holds another's")
         return _join(parts, layout.attributes)
 
-    def seal_packet(self, packet: Publish) -> Publish:
-        """Return a message as it goes to the broker."""
-        payload = self.seal(packet.topic, packet.payload, retain=bool(packet.first & _RETAIN))
-        if len(payload) > PACKET_SIZE_LIMIT - len(packet.topic_field) - len(packet.properties.raw):
+    def seal_packet(self, packet: Publish, listed: bytes) -> Publish:
+        """Return a message as it goes to the broker, with this property list."""
+        retain = bool(packet.first & _RETAIN)
+        payload = self.seal_message(packet.topic, packet.payload, listed, retain=retain)
+        if len(payload) > PACKET_SIZE_LIMIT - len(packet.topic_field) - len(listed):
             raise SealingError("it is too long when it is sealed")
         return packet if payload is packet.payload else replace(packet, payload=payload)
 
     def open_packet(self, packet: Publish) -> Publish | None:
         """Return a message as it was published; None where it does not open."""
         try:
-            payload = self.open(packet.topic, packet.payload)
+            payload = self.open(packet.topic, packet.payload, bind(packet.properties))
         except PenstockError:
             return None
         return packet if payload is packet.payload else replace(packet, payload=payload)

@@ -127,13 +127,13 @@ class Admission:
             return self._settle(client, packet, result, purposes)
         return self._admit_later(client, packet, result, purposes, rules.generation)
 
-    def seal(self, client: ClientConnection, packet: Publish) -> Publish | None:
+    def seal(self, client: ClientConnection, packet: Publish, listed: bytes) -> Publish | None:
         """Return a message as it goes to the broker, or refuse it where it cannot be sealed."""
         sealing = self._context.rules.sealing
         if not sealing.in_use:
             return packet
         try:
-            return sealing.seal_packet(packet)
+            return sealing.seal_packet(packet, listed)
         except PenstockError as error:
             self._context.denials.publication(client.session, "sealed")
             client.deny(packet, "sealed", error.message, ReasonCode.PAYLOAD_FORMAT_INVALID)
@@ -163,7 +163,7 @@ class Admission:
         try:
             await self._commands.run(client, packet, command)
         finally:
-            client.unacked.discard(packet.packet_id)
+            client.abandon(packet)
 
     async def _admit_later(
         self,
@@ -185,23 +185,24 @@ class Admission:
             client.renew()
         stamp = self._settle(client, packet, result, purposes)
         if stamp is None:
-            client.unacked.discard(packet.packet_id)
+            client.abandon(packet)
             return
         kept = packet.properties.kept
         if result.reshaped is not None:
             made = await self._publish_copies(client, packet, result, stamp)
             if made is None or client.ended:
-                client.unacked.discard(packet.packet_id)
+                client.abandon(packet)
                 return
             packet, kept = made, made.properties.kept
         # Meanwhile its lane may be lost, and what the message became may not fit it.
         if not await client.choose_way(packet):
             return
-        sealed = self.seal(client, packet)
+        listed = kept + stamp + client.origin(packet)
+        sealed = self.seal(client, packet, listed)
         if sealed is None:
-            client.unacked.discard(packet.packet_id)
+            client.abandon(packet)
             return
-        client.pass_on(sealed, kept + stamp)
+        client.pass_on(sealed, listed)
         context.counters.messages_in += 1
         recorded = context.recorder.record(
             packet, client.session.principal, client.deferred_acks, restricted=purposes is not None

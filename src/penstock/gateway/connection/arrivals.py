@@ -70,8 +70,12 @@ class Arrival:
         self.address = address
         self.network = network_of(address)
         self.cut_off = cut_off
-        """Ends the connection at once."""
+        """Ends the connection at once, until its client is let in."""
         self.held = 0
+
+
+def _stay() -> None:
+    """End nothing."""
 
 
 class Arrivals:
@@ -148,6 +152,11 @@ class Arrivals:
     def connected(self, arrival: Arrival) -> None:
         """Take note that the CONNECT is here: what comes now is the log-in."""
         self._connecting.leave(arrival)
+
+    def established(self, arrival: Arrival) -> None:
+        """Take note that a client is let in: nobody takes its place any more."""
+        self.hold(arrival, 0)
+        arrival.cut_off = _stay
 
     def leave(self, arrival: Arrival) -> None:
         """Take a connection off the count."""

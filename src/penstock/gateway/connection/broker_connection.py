@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Container
 from typing import Final, cast
 
@@ -116,24 +115,25 @@ class BrokerConnection(asyncio.Protocol):
         "reader",
         "requests",
         "transport",
+        "unacked",
     )
 
     transport: asyncio.Transport
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, reader: Reader, queue: int, used: set[int]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, reader: Reader, queue: int) -> None:
         self.reader = reader
         self.intake = Intake(reader, loop.create_future(), QUEUES * queue)
         self.ended = False
         self.keep_alive = 0
-        self.requests = PendingRequests(used, self.write)
+        self.unacked: set[int] = set()
+        """The messages of the client that the broker has not finished with."""
+        self.requests = PendingRequests(self.unacked, self.write)
         self._waits = self.intake.reasons
         self._loop = loop
         self._spoke = True
         self._quiet = 0
         self._pinged = 0
-        self._pings: deque[asyncio.Future[None] | None] = deque()
+        self._pings: list[asyncio.Future[None] | None] = []
         """For each PINGREQ that is not answered: who waits for the answer, if somebody does."""
 
     @property
@@ -193,7 +193,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def take_pong(self) -> None:
         """Take the answer to the oldest PINGREQ."""
-        answered = self._pings.popleft() if self._pings else None
+        answered = self._pings.pop(0) if self._pings else None
         if answered is not None and not answered.done():
             answered.set_result(None)
 

@@ -67,6 +67,8 @@ _QOS = 0x06
 _OWN_TICKS = 5
 _OWN_TICKS_LIMIT = 3_600
 _RETURN_SECONDS = 1.0
+_NO_ALIASES = TopicAliases(0)
+_NOTHING: frozenset[str] = frozenset()
 _OVER = frozenset({Cause.TAKEOVER, Cause.REVOKED})
 """Whoever ends so may publish nothing more, whatever it has handed over."""
 
@@ -124,7 +126,6 @@ class ClientConnection(ClientReplies):
         "session",
         "stamp",
         "stamped",
-        "unacked",
         "upstream",
         "writes",
     )
@@ -155,11 +156,9 @@ class ClientConnection(ClientReplies):
         self.stamp = b""
         self.stamped = b""
         """The stamp behind its length: all the properties of a message that came without any."""
-        self.aliases = TopicAliases(0)
+        self.aliases = _NO_ALIASES
         self.writes: set[str] = set()
         """The topics that this client may write to, whatever the message."""
-        self.unacked: set[int] = set()
-        """The messages of this client that the broker has not finished with."""
         self.quota = 0
         self.pinned: Lane | None = None
         """The publish lane of this client; None: there is none."""
@@ -173,7 +172,7 @@ class ClientConnection(ClientReplies):
         self._idle_limit = context.limits.connect_ticks
         self._stalled = 0
         self._farewell: asyncio.TimerHandle | None = None
-        self._holds: set[str] = set()
+        self._holds = _NOTHING
         self.backlog = Backlog(self, context.loop, context.limits.queue)
         self.deferred_acks = DeferredAcks(self)
 
@@ -208,9 +207,10 @@ class ClientConnection(ClientReplies):
     def let_in(self, told: Connack, data: bytes, offer: Offer, receive_maximum: int) -> None:
         """Let the client in: from this step on it is open, and told so."""
         self.quota = min(receive_maximum, offer.receive_maximum)
-        self.aliases = TopicAliases(offer.topic_aliases)
+        if self.version == V5:
+            self.aliases = TopicAliases(offer.topic_aliases)
         self._idle_limit = self.context.limits.idle_ticks(offer.keep_alive)
-        self.context.arrivals.hold(self.arrival, 0)
+        self.context.arrivals.established(self.arrival)
         self.open = self.connection.see(Sender.SERVER, told) is ConnectionState.CONNECTED
         counters = self.context.counters
         counters.connections += 1
@@ -272,7 +272,7 @@ class ClientConnection(ClientReplies):
 
     def pass_on(self, packet: Publish, properties: bytes) -> None:
         """Pass a message on that was accepted, over the lane or the client's own connection."""
-        made = packet.to_v5(properties + self.origin(packet))
+        made = packet.to_v5(properties)
         if self.lane is None or packet.first & _QOS:
             self.broker().write([made])
         else:
@@ -296,7 +296,7 @@ class ClientConnection(ClientReplies):
         if self.pinned is None or self.lane is not None:
             return
         self._own_ticks -= 1
-        if self._own_ticks > 0 or self.unacked or self.backlog.busy or not upstream.is_quiet:
+        if self._own_ticks > 0 or upstream.unacked or self.backlog.busy or not upstream.is_quiet:
             return
         if self.pinned.open and not self.session.is_no_local:
             self.backlog.suspend(self._return_to_lane(upstream), iter(()))
@@ -314,6 +314,11 @@ class ClientConnection(ClientReplies):
 
     # --- reading and writing ---
 
+    @property
+    def unacked(self) -> set[int]:
+        """The messages of this client that the broker has not finished with."""
+        return set() if self.upstream is None else self.upstream.unacked
+
     def broker(self) -> BrokerConnection:
         """Return the connection to the broker, which every client with subscriptions has."""
         return cast("BrokerConnection", self.upstream)
@@ -322,13 +327,13 @@ class ClientConnection(ClientReplies):
         """Stop reading from the client, for one of several reasons."""
         if not self._holds and not self.ended:
             self.transport.pause_reading()
-        self._holds.add(reason)
+        self._holds |= {reason}
 
     def release_reading(self, reason: str) -> None:
         """Read again where no other reason is left."""
         if reason not in self._holds:
             return
-        self._holds.discard(reason)
+        self._holds = self._holds - {reason} or _NOTHING
         if not self._holds and not self.ended:
             self.transport.resume_reading()
 
@@ -345,8 +350,13 @@ class ClientConnection(ClientReplies):
 
     def acknowledged(self, packet_id: int) -> None:
         """Take note that the broker has finished with a message of this client."""
-        self.unacked.discard(packet_id)
+        self.broker().unacked.discard(packet_id)
         self.backlog.free_quota()
+
+    def abandon(self, packet: Publish) -> None:
+        """Take note that a message does not go to the broker: its identifier is free."""
+        if packet.packet_id:
+            self.broker().unacked.discard(packet.packet_id)
 
     # --- the clock ---
 

@@ -215,11 +215,11 @@ class Downstream(ClientConnection, asyncio.Protocol):
                 packet_id = data[middle] << 8 | data[middle + 1]
                 if (
                     lane is not None
-                    or len(self.unacked) >= self.quota
+                    or len(cast("Upstream", upstream).unacked) >= self.quota
                     or packet_id in cast("Upstream", upstream).requests
                 ):
                     break
-                self.unacked.add(packet_id)
+                cast("Upstream", upstream).unacked.add(packet_id)
             head = encode_head(data[at], body - start + len(stamped) + stop - begin)
             packet = b"".join((head, data[start:body], stamped, data[begin:stop]))
             if lane is None:
@@ -250,7 +250,6 @@ class Downstream(ClientConnection, asyncio.Protocol):
         stamp = self.stamp
         recorder = context.recorder
         fed = recorder.mappings.known
-        unacked = self.unacked
         lane = self.lane
         if lane is None:
             if self.lane_mark or upstream is None:
@@ -299,15 +298,15 @@ class Downstream(ClientConnection, asyncio.Protocol):
                             return
                         self.lane_mark = 0
                         lane = None
-                    if packet.first & 6 and packet.packet_id not in unacked:
-                        if len(unacked) >= self.quota or packet.packet_id in own.requests:
+                    if packet.first & 6 and packet.packet_id not in own.unacked:
+                        if len(own.unacked) >= self.quota or packet.packet_id in own.requests:
                             self._wait_for_quota(packet, packets)
                             return
-                        unacked.add(packet.packet_id)
+                        own.unacked.add(packet.packet_id)
                     if packet.topic not in known or not plain:
                         outcome = self._handlers.admission.admit(self, packet)
                         if outcome is None:
-                            unacked.discard(packet.packet_id)
+                            self.abandon(packet)
                             if self.ended or self.backlog.is_unheard(packets):
                                 return
                             continue
@@ -315,16 +314,17 @@ class Downstream(ClientConnection, asyncio.Protocol):
                             self.backlog.suspend(outcome, packets)
                             return
                         listed = properties.kept + outcome
-                        sealed = self._handlers.admission.seal(self, packet)
+                        told = listed + self.origin(packet)
+                        sealed = self._handlers.admission.seal(self, packet, told)
                         if sealed is None:
-                            unacked.discard(packet.packet_id)
+                            self.abandon(packet)
                             if self.ended or self.backlog.is_unheard(packets):
                                 return
                             continue
                     else:
                         sealed = packet
-                    kept = packet.first & 1
-                    made = sealed.to_v5(listed + self.origin(packet) if kept else listed)
+                        told = listed + self.origin(packet) if packet.first & 1 else listed
+                    made = sealed.to_v5(told)
                     if lane is None:
                         out.append(made)
                     else:
@@ -452,8 +452,7 @@ class Downstream(ClientConnection, asyncio.Protocol):
         requests = self._handlers.subscriptions
         match packet:
             case Pubrel():
-                if packet.packet_id in self.refused:
-                    self.refused.discard(packet.packet_id)
+                if self.completes_refused(packet.packet_id):
                     self.send(encode_pubcomp(packet.packet_id))
                 else:
                     self.broker().write([packet.encode(V5)])

@@ -55,7 +55,7 @@ class DeferredAcks:
         self._client = client
         self.open: dict[int, int] = {}
         """For how many things the answer to a packet waits; empty: nothing is held."""
-        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._waiting: deque[tuple[int, bytes]] | None = None
 
     def expect(self, journal: Journal, packet_id: int, ticket: int) -> None:
         """Hold the answer to a packet back until its ticket is durable, too."""
@@ -75,6 +75,8 @@ class DeferredAcks:
 
     def hold(self, packet_id: int, data: bytes) -> None:
         """Keep an answer of the broker, and all that follow it, for later."""
+        if self._waiting is None:
+            self._waiting = deque()
         self._waiting.append((packet_id, data))
         self._release()
 
@@ -83,6 +85,8 @@ class DeferredAcks:
         waiting = self._waiting
         while waiting and waiting[0][0] not in self.open:
             out.append(waiting.popleft()[1])
+        if not waiting:
+            self._waiting = None
         if out:
             self._client.send(b"".join(out))
 
@@ -102,7 +106,7 @@ class Answer(Protocol):
 class ClientReplies:
     """The side of a client that is written to."""
 
-    __slots__ = ("context", "problems", "refused", "takes", "transport", "version")
+    __slots__ = ("_refused", "context", "problems", "takes", "transport", "version")
 
     transport: asyncio.Transport
     takes: PeerLimits
@@ -112,7 +116,7 @@ class ClientReplies:
         self.version = 0
         self.problems = True
         """Whether the client wants texts."""
-        self.refused: set[int] = set()
+        self._refused: set[int] | None = None
         """Messages of QoS 2 that were answered here: so is their PUBREL."""
 
     @abstractmethod
@@ -150,8 +154,21 @@ class ClientReplies:
         if qos == _AT_LEAST_ONCE:
             self.send(encode_puback(packet.packet_id))
         elif qos:
-            self.refused.add(packet.packet_id)
+            self.refuse(packet.packet_id)
             self.send(encode_pubrec(packet.packet_id))
+
+    def refuse(self, packet_id: int) -> None:
+        """Take note that the PUBREL of a message of QoS 2 is to be answered here."""
+        if self._refused is None:
+            self._refused = set()
+        self._refused.add(packet_id)
+
+    def completes_refused(self, packet_id: int) -> bool:
+        """Say whether a PUBREL is of a message that was answered here; it is so once."""
+        if self._refused is None or packet_id not in self._refused:
+            return False
+        self._refused.discard(packet_id)
+        return True
 
     def answer(self, packet: Publish, payload: bytes) -> None:
         """Answer a question, on the topic that the client named for that."""

@@ -95,7 +95,7 @@ class Upstream(BrokerConnection):
         reader = Reader(
             Sender.SERVER, version=V5, topics=context.topics, properties=context.broker_properties
         )
-        super().__init__(context.loop, reader, context.limits.queue, client.unacked)
+        super().__init__(context.loop, reader, context.limits.queue)
         self.client = client
         self.version = client.version
         most = client.takes.receive_maximum
@@ -436,7 +436,7 @@ class Upstream(BrokerConnection):
                     client.acknowledged(packet.packet_id)
                     if self.version == V3:
                         # MQTT3.1.1 3.5: 3.1.1 cannot be told; it will release what was dropped.
-                        client.refused.add(packet.packet_id)
+                        client.refuse(packet.packet_id)
                 self._answer(packet, out)
             case Pubrel():
                 if packet.packet_id in self.denied:

@@ -58,7 +58,7 @@ _SENT = metrics.counter(
 class Seal(Protocol):
     """Seals what goes to the broker."""
 
-    def __call__(self, topic: str, payload: bytes, *, retain: bool = False) -> bytes:
+    def __call__(self, topic: str, payload: bytes, listed: bytes, *, retain: bool = False) -> bytes:
         """Return a payload as it goes there; an error where it cannot be sealed."""
 
 
@@ -111,7 +111,9 @@ class Publisher:
             _SENT["full"].inc()
             return False
         try:
-            sealed = payload if self._seal is None else self._seal(topic, payload, retain=retain)
+            sealed = payload
+            if self._seal is not None:
+                sealed = self._seal(topic, payload, properties, retain=retain)
         except PenstockError as error:
             _log.error("a message was given up", reason="sealed", error=error)
             _SENT["refused"].inc()

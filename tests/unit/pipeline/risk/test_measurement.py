@@ -13,6 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from penstock.cli.entry import penstock
+from penstock.cli.streams.risk_plots import draw
 from penstock.cli.streams.views import command
 from penstock.definitions import DefinitionSet
 from penstock.errors import UsageError
@@ -25,7 +26,6 @@ from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME
 from penstock.pipeline.risk.figures import Knowledge, Question
 from penstock.pipeline.risk.linkage import measure_journalist
 from penstock.pipeline.risk.measurement import Moment, measure_view
-from penstock.pipeline.risk.plots import draw
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder, ViewWriter
 from penstock.pipeline.sinks.published import read_persons, write_persons
 from tests.support.commands import run_command

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.definitions import DefinitionSet
+from penstock.definitions.requirements import read_requirements
 from penstock.errors import InvalidError
 from penstock.model.kinds import Stream, View
-from penstock.pipeline.requirements import read_requirements
 from tests.support.pipeline.requirements_files import (
     BROKERS,
     DRAFT,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.definitions import DefinitionSet
+from penstock.definitions.requirements import Requirements, check_owners, read_requirements
 from penstock.errors import InvalidError
 from penstock.model.kinds import Stream, View
-from penstock.pipeline.requirements import Requirements, check_owners, read_requirements
 
 FIELDS: list[dict[str, Any]] = [
     {"name": "id", "type": "int32"},
