@@ -187,7 +187,11 @@ class ClientRegistry:
 
     def _leave_session(self, session: Session) -> None:
         if session.stored:
-            self._session_writer.later(Leave(session.client_id, session.holder, session.expiry))
+            will = session.will if session.will_given else None
+            waits = will is not None and bool(will.properties.will_delay)
+            self._session_writer.later(
+                Leave(session.client_id, session.holder, session.expiry, will_waits=waits)
+            )
 
     async def disown_sessions(self, users: Collection[str]) -> None:
         """Let the store forget the sessions of users that are no more."""
