@@ -41,9 +41,9 @@ from penstock.errors import PenstockError, UnavailableError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.connection.authentication import Authenticator, RefusedError
+from penstock.gateway.connection.broker_connection import AWAITING_LEADER, STALE
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.context import Cause
-from penstock.gateway.connection.intake import AWAITING_LEADER, STALE
 from penstock.gateway.counters import Counters
 from penstock.gateway.event_loop import SessionWriter
 from penstock.gateway.session import Session

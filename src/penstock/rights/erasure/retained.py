@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Self
 
 from penstock.components.mosquitto import GATEWAY_USER, check_listener, reach
-from penstock.config.sections.brokers import BrokerSettings
+from penstock.config.brokers import BrokerSettings
 from penstock.errors import UnavailableError
 from penstock.eventlog.erasure import Keep
 from penstock.model.kinds import Stream
