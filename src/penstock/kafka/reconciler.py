@@ -34,7 +34,7 @@ from functools import partial
 from typing import Final
 
 from penstock.config import Config
-from penstock.config.sections.brokers import KafkaSettings
+from penstock.config.brokers import KafkaSettings
 from penstock.errors import PenstockError
 from penstock.kafka.acls import WantedAccess
 from penstock.kafka.cluster import PRINCIPAL, Cluster

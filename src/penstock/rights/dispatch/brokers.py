@@ -25,8 +25,8 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from penstock.config.sections.brokers import KafkaSettings
-from penstock.config.sections.rights import AwsSettings, RightsKafkaSettings, RightsMqttSettings
+from penstock.config.brokers import KafkaSettings
+from penstock.config.rights import AwsSettings, RightsKafkaSettings, RightsMqttSettings
 from penstock.errors import UnavailableError
 from penstock.rights.dispatch.message import (
     NOT_CONFIGURED,
