@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
 from penstock.definitions.anonymizers.stateful import StatefulAnonymizer
-from penstock.definitions.checks.structure import find_nearest, follows_from_others, word_bound
+from penstock.definitions.document_checks import find_nearest, follows_from_others, word_bound
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks import (
     MASKS,
