@@ -23,7 +23,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from penstock.cep import steps
-from penstock.cep.contact_tracing.presence import Presence
 from penstock.cep.context import (
     DURATIONS,
     HOLDS,
@@ -48,6 +47,7 @@ from penstock.cep.event_binding import (
 from penstock.cep.network import Network
 from penstock.cep.operators.aggregates import AggregateNode
 from penstock.cep.operators.nodes import NO_ROWS, SourceNode
+from penstock.cep.presence import Presence
 from penstock.cep.program import PacketEvents, Program, RequestEvents
 from penstock.cep.scenario_instances import ScenarioInstances
 from penstock.cep.scenario_transitions import ScenarioRunner

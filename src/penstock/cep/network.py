@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from penstock.cep.contact_tracing.nodes import (
+from penstock.cep.contact_tracing import (
     DailySumsNode,
     Interest,
     MeetingsNode,

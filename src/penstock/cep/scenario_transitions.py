@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from penstock.cep.contact_tracing.nodes import VisitsNode
+from penstock.cep.contact_tracing import VisitsNode
 from penstock.cep.context import EngineContext, Row, Values, shaper
 from penstock.cep.event_binding import Packet, RequestType
 from penstock.cep.network import Network

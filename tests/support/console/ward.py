@@ -108,17 +108,23 @@ anonymizers:
 kind: event
 name: Dropping
 attributes: {patient: string}
-packet: {when: 't.topic == "ward/" + o.patientId + "/alarm" && t.payload.grade == 1', set: {patient: o.patientId}}
+packet:
+  when: has(t.payload.grade) && t.payload.grade == 1
+  set: {patient: o.patientId}
 ---
 kind: event
 name: Critical
 attributes: {patient: string}
-packet: {when: 't.topic == "ward/" + o.patientId + "/alarm" && t.payload.grade == 2', set: {patient: o.patientId}}
+packet:
+  when: has(t.payload.grade) && t.payload.grade == 2
+  set: {patient: o.patientId}
 ---
 kind: event
 name: Recovered
 attributes: {patient: string}
-packet: {when: 't.topic == "ward/" + o.patientId + "/alarm" && t.payload.grade == 0', set: {patient: o.patientId}}
+packet:
+  when: has(t.payload.grade) && t.payload.grade == 0
+  set: {patient: o.patientId}
 ---
 kind: plan
 name: oxygen

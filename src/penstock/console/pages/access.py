@@ -50,8 +50,8 @@ from penstock.model.document import Document, Key
 from penstock.model.kinds.roles import TARGETS
 from penstock.policy.access.emergencies import RecordedSituations, SituationBoard, Situations
 from penstock.policy.access.principals import ANONYMOUS, Directory
+from penstock.policy.access.requests import make_request
 from penstock.policy.decision import Explanation
-from penstock.policy.request import make_request
 from penstock.store.detection.situations import read_live
 
 ROOM: Final = Room(
