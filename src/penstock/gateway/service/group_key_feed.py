@@ -2,7 +2,7 @@
 
 Rules that hold here:
 - The store is looked at once a second, where any stream is sealed, and what is over for longer
-  than the delay is destroyed there. What it holds is all that is
+  than keys are kept is destroyed there. What it holds is all that is
   held here: a key that was destroyed there opens and seals nothing here a second later.
 - Where the store does not answer, the keys stay: definitions that are not fresh deny everything.
 """
@@ -27,10 +27,13 @@ _log = get_logger("gateway")
 
 
 class GroupKeySource(NamedTuple):
-    """Where keys come from, and how long those that are over are kept, in milliseconds."""
+    """Where keys come from, and what becomes of those that are over; in milliseconds."""
 
     open: Callable[[], GroupKeys]
     delay: int
+    """How long they still open what the broker keeps."""
+    retention: int
+    """How long they open records of the event log; then they are destroyed."""
 
 
 class GroupKeyFeed:
@@ -43,6 +46,7 @@ class GroupKeyFeed:
         run_in_thread: Callable[[Callable[[], _Found]], Awaitable[_Found]],
     ) -> None:
         self._rules = rules
+        rules.sealing.ring.delay = source.delay
         self._source = source
         self._run_in_thread = run_in_thread
         self._keys: GroupKeys | None = None
@@ -75,7 +79,7 @@ class GroupKeyFeed:
         if changes == self._seen and _now() < self._next:
             return changes, None
         self._next = _now() + _DESTROY_EVERY
-        if self._keys.destroy_old(_now(), self._source.delay):
+        if self._keys.destroy_old(_now(), max(self._source.delay, self._source.retention)):
             changes = self._keys.changes()
         return changes, None if changes == self._seen else self._keys.keys()
 
