@@ -105,9 +105,7 @@ class KeyRing:
     def destroy_old(self, now: int) -> int:
         """Forget keys that ended longer ago than the delay; return how many."""
         old = [
-            key
-            for key in self
-            if (end := self._end_of(key)) is not None and now > end + self.delay
+            key for key in self if (end := self._end_of(key)) is not None and now > end + self.delay
         ]
         for key in old:
             self._by_resource[key.resource].remove(key)

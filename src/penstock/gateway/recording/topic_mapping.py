@@ -28,8 +28,8 @@ from penstock.json_text import UNREAD, read_object
 from penstock.model.document import Document, Key
 from penstock.model.kinds import EventType, Stream
 from penstock.model.kinds.fields import named_levels, plain_filter
-from penstock.policy.access.objects import collect
-from penstock.policy.filters.tree import FilterTree
+from penstock.policy.access.requests import collect
+from penstock.policy.filter_tree import FilterTree
 from penstock.trust.sealed_events import EventLayout, find_layouts
 
 MAX_VALUE: Final = 1_000_000
