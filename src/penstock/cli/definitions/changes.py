@@ -135,7 +135,7 @@ def diff(
     Files are checked as `apply` would check them; nothing is stored.
     """
     from penstock.definitions import after_applying, differences, read_paths
-    from penstock.definitions.checks.structure import fill_streams
+    from penstock.definitions.document_checks import fill_streams
 
     if bool(paths) == (start is not None):
         raise UsageError(
@@ -167,7 +167,7 @@ def _after(
 ) -> DefinitionSet:
     """Return the set that files would lead to."""
     from penstock.definitions import after_applying
-    from penstock.definitions.checks.structure import fill_streams
+    from penstock.definitions.document_checks import fill_streams
 
     snapshot, meaning = definitions.current()
     documents = fill_streams(reading.documents, snapshot.documents)

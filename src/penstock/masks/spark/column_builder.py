@@ -10,7 +10,7 @@ Rules that hold here:
   once, and expressions stay small enough to be compiled.
 - `constant` brings a value in without showing it in the plan.
 - Values become texts as `fields.TEXTS` makes them.
-- Bucketizing and noise compute as `masks.bucketizing` and `masks.noise` do.
+- Bucketizing and noise compute as `masks.generalization` and `masks.noise` do.
 """
 
 from __future__ import annotations
