@@ -133,6 +133,10 @@ class StreamRunner:
                 return
             self._waiting.pop(name, None)
             for query in [it for it in self._queries if name in it.views]:
+                if flush and isinstance(query, StatefulQuery):
+                    query.finish()
+                    if not query.views:
+                        view.open()  # it left, and was closed: below it is tried once more
                 query.release(view)
                 if not query.views:
                     query.stop()
