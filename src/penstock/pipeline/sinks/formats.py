@@ -18,7 +18,7 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
@@ -37,6 +37,9 @@ from penstock.pipeline.sinks.files import (
     ParquetSink,
     Sink,
 )
+
+if TYPE_CHECKING:
+    from penstock.pipeline.sinks.kafka import KafkaSink
 
 APPLICATION: Final = "penstock"
 
@@ -185,8 +188,12 @@ class Sinks:
             return TopicSink(self._topic)
         return AvroTopicSink(self._at_kafka) if encoding == "avro" else self._at_kafka
 
+    def stream_options(self) -> dict[str, str]:
+        """Return what Spark's own sink of Kafka needs to write to the topic."""
+        return self._at_kafka.stream_options()
+
     @cached_property
-    def _at_kafka(self) -> Sink:
+    def _at_kafka(self) -> KafkaSink:
         # Loaded here: not everyone who runs views has a client of Kafka.
         from penstock.eventlog.kafka import KafkaLog  # noqa: PLC0415
         from penstock.pipeline.sinks.kafka import KafkaSink  # noqa: PLC0415

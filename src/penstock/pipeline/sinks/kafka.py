@@ -27,6 +27,7 @@ from penstock.eventlog.registry import HEADER, SchemaRegistry, subject_of, topic
 from penstock.eventlog.transactions import TransactionalWriter
 from penstock.pipeline.sinks.commits import Commit
 from penstock.pipeline.sinks.files import FileSink
+from penstock.pipeline.sources.kafka import connector_options
 
 BLOCK: Final = 1 << 22
 
@@ -43,6 +44,11 @@ class KafkaSink(FileSink):
     @cached_property
     def _registry(self) -> SchemaRegistry:
         return SchemaRegistry.of(self._log.settings.registry)
+
+    def stream_options(self) -> dict[str, str]:
+        """Return what Spark's own sink needs to write to the topic, which is there then."""
+        self._log.make_topic(self._topic)
+        return {**connector_options(self._log), "topic": self._topic}
 
     @override
     def deliver(self, commit: Commit, files: Sequence[Path], *, again: bool) -> None:

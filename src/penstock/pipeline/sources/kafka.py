@@ -86,9 +86,16 @@ class KafkaSource:
         places = {it: known.get(str(it), _EARLIEST) for it in self._topic.describe().partitions}
         return json.dumps({self._topic.name: places})
 
-    def read(self, spark: SparkSession) -> DataFrame:
-        """Return all records that there are now."""
-        return _select(spark.read.format("kafka").options(**self._options()).load())
+    def read(self, spark: SparkSession, start: str = "", end: str = "") -> DataFrame:
+        """Return all records that there are now, or those between two places."""
+        reader = spark.read.format("kafka").options(**self._options())
+        if start:
+            reader = reader.option("startingOffsets", self._begin_at(start))
+        return _select((reader.option("endingOffsets", end) if end else reader).load())
+
+    def count_partitions(self) -> int:
+        """Return how many tasks read the topic side by side."""
+        return len(self._topic.describe().partitions)
 
     def hand_over(self, position: Position, checkpoint: Path) -> str:  # noqa: ARG002
         """Return the place: another query can begin there."""
