@@ -103,7 +103,11 @@ def _check_trigger(view: kinds.View, stream: kinds.Stream, plan: ViewPlan) -> It
         ),
         (view.encoding != "json", "Avro is written in batches", "leave encoding out"),
         (stream.format == "avro", "Avro is read in batches", "feed the stream as JSON"),
-        (stream.erasure == "shred", "sealed records are opened in batches", "leave trigger out"),
+        (
+            stream.erasure == "shred" or stream.sealed is not None,
+            "sealed records are opened in batches",
+            "leave trigger out",
+        ),
         (
             bool(plan.stateful),
             "records of windows and groups wait for others",
