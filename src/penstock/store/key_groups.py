@@ -27,7 +27,7 @@ from penstock.model.document import Document, Key
 from penstock.model.kinds import EventType
 from penstock.store.keys import GroupKeys, StoredKey
 from penstock.trust import capabilities
-from penstock.trust.event_types import TypeRegistry
+from penstock.trust.event_types import Resource, TypeRegistry, find_resources
 from penstock.trust.key_groups import (
     GroupMember,
     KeyGroup,
@@ -39,7 +39,6 @@ from penstock.trust.key_groups import (
 from penstock.trust.key_messages import KeyRequest, read_messages, sign_shapes, to_shape
 from penstock.trust.key_tree import KeyTreeError
 from penstock.trust.keys import DomainKey
-from penstock.trust.resources import Resource, find_resources
 
 MANAGER: Final = "manager"
 MEMBER: Final = "member"

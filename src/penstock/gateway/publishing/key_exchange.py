@@ -29,10 +29,9 @@ from penstock.store.definitions.documents import Snapshot
 from penstock.store.key_groups import KeyOffice, KnownTypes
 from penstock.telemetry import get_logger
 from penstock.trust import capabilities
-from penstock.trust.event_types import type_id
+from penstock.trust.event_types import Resource, find_resources, type_id
 from penstock.trust.key_messages import read_request, sign_request
 from penstock.trust.keys import TrustError, fingerprint
-from penstock.trust.resources import Resource, find_resources
 
 REQUEST_BYTES: Final = 1 << 16
 MESSAGE_BYTES: Final = 1 << 20
