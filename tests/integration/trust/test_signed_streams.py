@@ -103,8 +103,8 @@ def police(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Police]:
             trust = {"network": "City", "coordinator": coordinator}
             running = run_gateway(folder, broker.port, settings, trust=trust)
             domains.append(Domain(folder, stack.enter_context(running), key))
-        made = Police(*domains, broker, files)
         pito, met, charge = domains
+        made = Police(pito, met, charge, broker, files)
         sighting, streams = str(files / "sighting.yaml"), files / "streams.yaml"
         streams.write_text(STREAMS)
         pito.run(

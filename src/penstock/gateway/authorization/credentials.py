@@ -51,10 +51,10 @@ from penstock.model.document import Document, Key
 from penstock.model.kinds import EventType, RevocationList, Stream
 from penstock.mqtt import PropertyLists, Publish, Sender, encode_user_properties
 from penstock.mqtt.codes import PACKET_SIZE_LIMIT
-from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ANONYMOUS
+from penstock.policy.access.requests import Message
 from penstock.policy.capabilities import CapabilityBook
-from penstock.policy.events.types import EventTypes
+from penstock.policy.event_types import EventTypes
 from penstock.telemetry import metrics
 from penstock.trust import capabilities
 from penstock.trust.capabilities import Capability, Revocations

@@ -12,7 +12,7 @@ from penstock.gateway.broker import CREDENTIAL, PUBLISHER
 from penstock.mqtt import Publish
 from penstock.trust import credentials as pure
 from penstock.trust.capabilities import Capability, revoke
-from penstock.trust.credentials import read_credential
+from penstock.trust.credentials import Credential, read_credential
 from tests.support.trust.domains import DAY, NOW, chain, domain
 from tests.support.trust.messages import (
     CLIENT,
@@ -190,10 +190,12 @@ def test_how_many_are_verified_is_configured(
 ) -> None:
     looked: list[str] = []
     verify = pure.is_signed_by
-    monkeypatch.setattr(
-        "penstock.gateway.authorization.credentials.is_signed_by",
-        lambda said, *rest: looked.append(said.proof) or verify(said, *rest),
-    )
+
+    def look(said: Credential, topic: str, payload: bytes, bound: bytes) -> bool:
+        looked.append(said.proof)
+        return verify(said, topic, payload, bound)
+
+    monkeypatch.setattr("penstock.gateway.authorization.credentials.is_signed_by", look)
     for rate, least, most in ((1.0, 200, 200), (0.0, 1, 1), (0.5, 60, 140)):
         looked.clear()
         reader = Crossing("charge", verify_rate=rate)
