@@ -194,7 +194,7 @@ def run(once: bool) -> None:
     With --once it says in the end what each view read, published and rejected, what it holds back,
     why, and what releases it.
     """
-    from penstock.pipeline.records.parser import use_person_keys
+    from penstock.pipeline.records.parser import use_keys
     from penstock.pipeline.service.manager import Manager, run_until_told
     from penstock.pipeline.session import open_session
     from penstock.store.consent import ConsentBook
@@ -212,7 +212,7 @@ def run(once: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     spark = open_session(config.pipeline)
-    use_person_keys(config)
+    use_keys(config)
     try:
         with open_database(config) as database:
             store = CheckedDefinitions(Definitions(database))

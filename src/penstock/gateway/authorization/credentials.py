@@ -35,7 +35,7 @@ from uuid import UUID
 from penstock.definitions.trust_checks import collect_revocations
 from penstock.errors import PenstockError
 from penstock.gateway.authorization.request_context import bind
-from penstock.gateway.authorization.sealing import Sealing, SealingError
+from penstock.gateway.authorization.sealing import Sealing
 from penstock.gateway.broker import (
     CLIENT,
     CREDENTIAL,
@@ -69,6 +69,7 @@ from penstock.trust.credentials import (
     read_credential,
 )
 from penstock.trust.keys import DomainKey, TrustError
+from penstock.trust.sealed_events import SealingError
 
 GUARD_LIMIT: Final = 100_000
 """Clients whose messages are remembered."""

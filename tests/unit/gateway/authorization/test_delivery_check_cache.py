@@ -26,7 +26,7 @@ DENIED = DeliveryDecision(None, Refusal("purpose", "reservation a"), lasting=Tru
 def make(*decisions: DeliveryDecision) -> tuple[DecisionCache, Mock]:
     check = Mock()
     check.decide.side_effect = decisions
-    check.open.side_effect = lambda session, packet, connection: packet
+    check.open.side_effect = lambda _, packet, __: packet
     check.is_vouched.return_value = False
     return DecisionCache(check), check
 
@@ -100,7 +100,7 @@ def test_long_property_lists_are_not_kept() -> None:
 
 def test_many_topics_push_out_what_was_kept() -> None:
     check = Mock()
-    check.open.side_effect = lambda session, packet, connection: packet
+    check.open.side_effect = lambda _, packet, __: packet
     check.is_vouched.return_value = False
     check.decide.side_effect = lambda _, packet: PASSES if len(packet.topic) % 2 else DENIED
     cache = DecisionCache(check)
