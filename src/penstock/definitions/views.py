@@ -11,14 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
-from penstock.definitions.anonymizers.stateful import StatefulAnonymizer
+from penstock.definitions.anonymizers import (
+    Aggregation,
+    MultivariateMicroaggregation,
+    Shuffling,
+    StatefulAnonymizer,
+    UnivariateMicroaggregation,
+)
+from penstock.definitions.differential_privacy import DifferentialPrivacy
 from penstock.definitions.document_checks import find_nearest, follows_from_others, word_bound
+from penstock.definitions.k_anonymity import KAnonymization, LDiversity, TCloseness
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks import (
     MASKS,
@@ -46,6 +53,19 @@ Definitions = Mapping[Key, Definition]
 Finding = tuple[Key, Problem]
 Step = Mask | StatefulAnonymizer
 Kind = TypeVar("Kind", bound=Definition)
+STATEFUL_ANONYMIZERS: Final[Mapping[str, type[StatefulAnonymizer]]] = {
+    kind.name: kind
+    for kind in (
+        Aggregation,
+        Shuffling,
+        UnivariateMicroaggregation,
+        MultivariateMicroaggregation,
+        KAnonymization,
+        LDiversity,
+        TCloseness,
+        DifferentialPrivacy,
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)

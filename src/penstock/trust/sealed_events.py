@@ -23,8 +23,7 @@ from penstock.errors import PenstockError
 from penstock.json_text import read_object
 from penstock.model.document import Document
 from penstock.model.kinds import EventType, Stream
-from penstock.trust.event_types import TypeRegistry
-from penstock.trust.resources import find_resources
+from penstock.trust.event_types import TypeRegistry, find_resources
 from penstock.trust.sealed_messages import Opener, Sealer, is_sealed, read_sealed
 
 AS_RECORD: Final = b"\xff\xff\xff\xffpenstock record"

@@ -66,8 +66,8 @@ class Place(Installation):
 
     def run_view(self, spark: SparkSession, name: str) -> tuple[list[str], int]:
         """Run a view to the end; return the people in it, and how many records were rejected."""
+        from penstock.pipeline.manager import Manager  # noqa: PLC0415
         from penstock.pipeline.records.parser import use_keys  # noqa: PLC0415 - with Spark
-        from penstock.pipeline.service.manager import Manager  # noqa: PLC0415
 
         use_keys(self.config)
         manager = Manager(

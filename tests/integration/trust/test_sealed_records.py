@@ -40,8 +40,8 @@ def config_of(domain: Domain) -> Config:
 
 def run_view(spark: SparkSession, domain: Domain, name: str) -> tuple[list[dict[str, Any]], int]:
     """Run a view to the end as its domain does; return its rows, and how many were rejected."""
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415
     from penstock.pipeline.records.parser import use_keys  # noqa: PLC0415 - with Spark
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415
 
     config = config_of(domain)
     use_keys(config)

@@ -37,7 +37,7 @@ from sqlalchemy import Connection
 from penstock.components.mosquitto import find_listener
 from penstock.config import Config
 from penstock.definitions import DefinitionSet
-from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
+from penstock.definitions.views import STATEFUL_ANONYMIZERS
 from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog, Topic
 from penstock.eventlog.erasure import Keep, ask_to_forget, erase, is_asked

@@ -29,8 +29,8 @@ from penstock.config.settings import folders
 from penstock.definitions import DefinitionSet
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.document import Document
+from penstock.pipeline.manager import Manager
 from penstock.pipeline.records.parser import use_keys
-from penstock.pipeline.service.manager import Manager
 from penstock.pipeline.session import open_session
 from penstock.store.database import Database
 from penstock.store.keys import PersonKeys
