@@ -9,7 +9,8 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -17,10 +18,15 @@ from urllib.parse import urlencode
 from penstock.components import processes
 from penstock.config import Config, load
 from penstock.definitions import read_text
+from penstock.rights.broker import PrivacyBroker
 from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
+from penstock.store.rights.requests import RequestBook
+from penstock.store.rights.tables import Sealer
 from tests.support.gateway.passwords import write_passwords
 from tests.support.store.installation import PENSTOCK, until
 
@@ -112,6 +118,24 @@ class ConsoleInstallation:
             made = checked.apply(read_text(text).documents, actor="officer")
             log.close()
             return made.epoch
+
+    @contextmanager
+    def broker(self) -> Iterator[PrivacyBroker]:
+        """Open the broker of privacy requests, as the server does for a call."""
+        with Database.open(self.config.store.connection_url()) as database:
+            log = AuditLog.open(database, self.config.audit.signing_key)
+            people = Pseudonyms.open(self.config.audit.pseudonym_key)
+            consent = ConsentBook.open(database, self.config.consent.key)
+            book = RequestBook(database, consent, Sealer(self.config.consent.key.read()))
+            checked = CheckedDefinitions(Definitions(database), signer=log.signer)
+            snapshot, known = checked.current()
+            yield PrivacyBroker(book, log, people, known, snapshot.epoch)
+            log.close()
+
+    @staticmethod
+    def wait_for(holds: Callable[[], bool]) -> None:
+        """Wait until something holds: consoles follow what others change."""
+        until(holds, "the console to follow")
 
     def snapshot(self) -> dict[str, Any]:
         """Return the definitions of now, by `kind/name`."""

@@ -2,7 +2,16 @@
 
 from typing import Final
 
-from penstock.console.pages import audit, definitions, guide, live, overview, views
+from penstock.console.pages import (
+    audit,
+    definitions,
+    guide,
+    live,
+    overview,
+    requests,
+    services,
+    views,
+)
 from penstock.console.rooms import Room
 
 ROOMS: Final[tuple[Room, ...]] = (
@@ -10,6 +19,8 @@ ROOMS: Final[tuple[Room, ...]] = (
     definitions.ROOM,
     views.ROOM,
     live.ROOM,
+    requests.ROOM,
+    services.ROOM,
     audit.ROOM,
     guide.ROOM,
 )
