@@ -21,8 +21,8 @@ from fastapi import Query
 
 from penstock.clock import utc_now
 from penstock.console.access import MissingError
-from penstock.console.charts import Series, line_chart, stacked_bar
 from penstock.console.desk import Desk, Visit, Visitor
+from penstock.console.figures import Series, line_chart, stacked_bar
 from penstock.console.pages.definitions import Draft, show_review
 from penstock.console.rooms import Again, Done, Form, PageData, Room
 from penstock.definitions import write_yaml

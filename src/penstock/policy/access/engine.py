@@ -23,7 +23,6 @@ from penstock.lang import RecordType
 from penstock.model.kinds import Group, ObjectShape
 from penstock.policy.access.emergencies import Situations
 from penstock.policy.access.explanations import explain_access
-from penstock.policy.access.objects import Message, ObjectLayout, make_layout
 from penstock.policy.access.plans import Enforcement, PartialDecisionCache, Plan
 from penstock.policy.access.principals import (
     Action,
@@ -32,6 +31,7 @@ from penstock.policy.access.principals import (
     Membership,
     Principal,
 )
+from penstock.policy.access.requests import Message, ObjectLayout, make_layout
 from penstock.policy.access.rules import (
     Bucket,
     Policy,
@@ -40,9 +40,9 @@ from penstock.policy.access.rules import (
     pick,
 )
 from penstock.policy.decision import Decision, Depends, Explanation
-from penstock.policy.filters.store import TopicCache
-from penstock.policy.filters.tree import FilterTree
-from penstock.policy.roles.engine import RoleEngine
+from penstock.policy.filter_store import TopicCache
+from penstock.policy.filter_tree import FilterTree
+from penstock.policy.role_engine import RoleEngine
 
 TOPIC_LIMIT: Final = 65_536
 PRINCIPAL_LIMIT: Final = 65_536
