@@ -162,6 +162,28 @@ def test_pages_are_readable(officer: Person, console: ConsoleInstallation, shots
         officer.look(path, shots, name)
 
 
+def test_purposes_are_readable_and_renamed(
+    browser: Browser, officer: Person, console: ConsoleInstallation, shots: Path
+) -> None:
+    page = officer.page
+    with Person(browser, console, "nurse") as nurse:
+        nurse.page.goto("/live?filter=ward/%2B/vitals&purpose=care")
+        expect(nurse.page.locator("[data-live] .state")).to_have_text("running")
+        page.goto("/purposes/subscriptions")
+        expect(page.get_by_role("row").filter(has_text="ward/+/vitals")).to_contain_text("care")
+        officer.look("/purposes/subscriptions", shots, "subscriptions")
+    officer.look("/purposes", shots, "purposes")
+    officer.look("/purposes?topic=ward/7/vitals", shots, "purposes-topic")
+    officer.look("/purposes?topic=ward/%23", shots, "purposes-filter")
+    page.locator("summary", has_text="research").click()
+    page.get_by_role("textbox", name="Rename research").fill("studies")
+    page.get_by_role("button", name="Rename research").click()
+    expect(page.get_by_label("Difference of control research")).to_contain_text("studies")
+    officer.check_accessibility("the review of a renamed purpose")
+    page.screenshot(path=shots / "rename.png", full_page=True)
+    page.get_by_role("link", name="Leave it as it is").click()
+
+
 def test_an_owner_sees_the_own_services(
     browser: Browser, console: ConsoleInstallation, shots: Path
 ) -> None:

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -189,6 +189,7 @@ class ConsoleInstallation:
         *,
         session: str = "",
         form: Mapping[str, str] | None = None,
+        body: str | None = None,
         headers: Mapping[str, str] | None = None,
         method: str = "",
     ) -> Answer:
@@ -196,15 +197,15 @@ class ConsoleInstallation:
         sent = {"Host": f"127.0.0.1:{self.port}"}
         if session:
             sent["Cookie"] = f"{COOKIE}={session}"
-        body = None
         if form is not None:
             body = urlencode(form)
+        if body is not None:
             sent |= {"Origin": self.url, "Content-Type": "application/x-www-form-urlencoded"}
         sent |= headers or {}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(
-                method or ("GET" if form is None else "POST"),
+                method or ("GET" if body is None else "POST"),
                 path,
                 body,
                 {name: value for name, value in sent.items() if value},
@@ -228,6 +229,11 @@ class ConsoleInstallation:
     def act(self, path: str, session: str, **form: str) -> Answer:
         """Send a form with the token that pages of the session carry."""
         return self.ask(path, session=session, form={**form, "csrf": self.csrf(session)})
+
+    def act_all(self, path: str, session: str, form: Sequence[tuple[str, str]]) -> Answer:
+        """Send a form that has a field more than once."""
+        body = urlencode([*form, ("csrf", self.csrf(session))])
+        return self.ask(path, session=session, body=body)
 
     def csrf(self, session: str) -> str:
         found = re.search(r'name="csrf" value="([0-9a-f]{64})"', self.page("/account", session))
