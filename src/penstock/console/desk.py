@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Depends, Request
 
+from penstock.clock import utc_now
 from penstock.config import Config
 from penstock.console.access import (
     ConsoleRights,
@@ -30,6 +31,8 @@ from penstock.console.figures import Figures
 from penstock.console.tails import Tails
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import list_privileges
+from penstock.definitions.authorizer import RoleContext, authorizer_of
+from penstock.policy.authorizer import Authorizer
 from penstock.rights.broker import PrivacyBroker
 from penstock.rights.inquiries import Inquiries
 from penstock.server.operations import Brokerage
@@ -48,6 +51,7 @@ from penstock.store.rights.compliance import ComplianceBook
 from penstock.store.rights.registrations import RegistrationBook
 from penstock.store.rights.requests import RequestBook
 from penstock.store.rights.tables import Sealer
+from penstock.trust.keys import open_key
 
 FOLLOW_SECONDS: Final = 10.0
 KIND: Final = "console"
@@ -146,6 +150,25 @@ class Desk:
     def follow(self, change: Change) -> None:
         """Wait until this console knows a change that it made."""
         self.follower.wait_for(change.epoch, FOLLOW_SECONDS)
+
+    def environment(self) -> dict[str, Any]:
+        """Return what a gateway of these settings would know of its environment now."""
+        place = self.config.gateway.place
+        return {"time": utc_now()} | ({} if place is None else {"place": place})
+
+    def authorizer(
+        self, definitions: DefinitionSet, *, chosen: frozenset[str] | None = None
+    ) -> Authorizer:
+        """Return what decides under definitions as a gateway does, opt-outs aside."""
+        settings = self.config.gateway
+        return authorizer_of(
+            settings,
+            definitions,
+            roles=RoleContext(place=settings.place, chosen=chosen),
+            # Masks that hash need some key; what they leave does not depend on which.
+            read_key=lambda: bytes(32),
+            home=lambda: open_key(self.config.trust.key).key,
+        )
 
     def compliance(self) -> ComplianceBook:
         """Return how services honour privacy requests."""

@@ -3,6 +3,7 @@
 from typing import Final
 
 from penstock.console.pages import (
+    access,
     audit,
     definitions,
     guide,
@@ -19,6 +20,7 @@ ROOMS: Final[tuple[Room, ...]] = (
     overview.ROOM,
     definitions.ROOM,
     views.ROOM,
+    access.ROOM,
     live.ROOM,
     purposes.ROOM,
     requests.ROOM,

@@ -323,7 +323,7 @@ def add(visit: Visitor, form: Form) -> Again:
     about, dpv = form.text("description", 1_000), form.text("dpv", 256)
     body = {"description": about} if about else {}
     made = Document("purpose", name, body | ({"dpv": dpv} if dpv else {}))
-    return show_review(visit, Draft(write_yaml([made]), (), f"the purpose {name}"))
+    return show_review(visit, Draft(write_yaml([made]), (), f"the purpose {name}", "/purposes"))
 
 
 @ROOM.action("/purposes/rename")
@@ -339,7 +339,9 @@ def rename(visit: Visitor, form: Form) -> Again:
     if visit.definitions.get(kinds.Purpose, new) is not None:
         raise UsageError(f"there is a purpose {quote(new)} already", fix="choose another name")
     put, gone = plan_renaming(visit, visit.desk.current()[0], old, new)
-    return show_review(visit, Draft(write_yaml(put), tuple(gone), f"{old} is renamed {new}"))
+    return show_review(
+        visit, Draft(write_yaml(put), tuple(gone), f"{old} is renamed {new}", "/purposes")
+    )
 
 
 def plan_renaming(
@@ -398,7 +400,7 @@ def remove(visit: Visitor, form: Form) -> Again:
     )
     if not gone:
         raise UsageError(f"there is no purpose {quote(name)}", fix="look at the tree again")
-    return show_review(visit, Draft("", gone, f"{name} is removed"))
+    return show_review(visit, Draft("", gone, f"{name} is removed", "/purposes"))
 
 
 @ROOM.action("/purposes/reserve")
@@ -409,11 +411,13 @@ def reserve(visit: Visitor, form: Form) -> Again:
     allow, prohibit = form.all("allow"), form.all("prohibit")
     held = visit.definitions.get(kinds.Reservation, name)
     if form.get("do") == "delete":
-        return show_review(visit, Draft("", (Key("reservation", name),), f"{name} is free"))
+        return show_review(
+            visit, Draft("", (Key("reservation", name),), f"{name} is free", "/purposes")
+        )
     body: dict[str, Any] = {}
     if held is not None and held.description:
         body["description"] = held.description
     body |= {"allow": allow} if allow else {}
     body |= {"prohibit": prohibit} if prohibit else {}
     made = Document("reservation", name, body)
-    return show_review(visit, Draft(write_yaml([made]), (), f"{name} is reserved"))
+    return show_review(visit, Draft(write_yaml([made]), (), f"{name} is reserved", "/purposes"))

@@ -525,7 +525,9 @@ def approve(visit: Visitor, form: Form) -> Again:
     visit.require_administration()
     found = _find_waiting(visit, form)
     reason = f"registered by {found.user}"
-    return show_review(visit, Draft(write_yaml([found.document]), (), reason, found.id))
+    return show_review(
+        visit, Draft(write_yaml([found.document]), (), reason, "/requests/controls", found.id)
+    )
 
 
 @ROOM.action("/requests/refuse")

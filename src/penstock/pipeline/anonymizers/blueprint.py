@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Any, Self
 
 from penstock.definitions import DefinitionSet
-from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
-from penstock.definitions.anonymizers.k_anonymity import KAnonymization, TCloseness
-from penstock.definitions.anonymizers.stateful import Aggregation
+from penstock.definitions.anonymizers import Aggregation
+from penstock.definitions.differential_privacy import DifferentialPrivacy
+from penstock.definitions.k_anonymity import KAnonymization, TCloseness
 from penstock.definitions.views import ViewPlan, hierarchies_of, plan_view
 from penstock.errors import UsageError, quote
 from penstock.masks import Chain, Hierarchy, Keys, Vault
@@ -26,8 +26,8 @@ from penstock.model.kinds import Hierarchy as HierarchyKind
 from penstock.pipeline.anonymizers.differential_privacy import DifferentialPrivacyStep
 from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
 from penstock.pipeline.anonymizers.noisy_figures import NoisyFigures
-from penstock.pipeline.anonymizers.partial_aggregates import can_combine
 from penstock.pipeline.anonymizers.stateful import StatefulStep
+from penstock.pipeline.anonymizers.window_anonymizers import can_combine
 from penstock.pipeline.anonymizers.windows import WindowStep
 
 
