@@ -2,7 +2,16 @@
 
 from typing import Final
 
-from penstock.console.pages import access, audit, definitions, guide, live, overview, views
+from penstock.console.pages import (
+    access,
+    audit,
+    definitions,
+    emergencies,
+    guide,
+    live,
+    overview,
+    views,
+)
 from penstock.console.rooms import Room
 
 ROOMS: Final[tuple[Room, ...]] = (
@@ -10,6 +19,7 @@ ROOMS: Final[tuple[Room, ...]] = (
     definitions.ROOM,
     views.ROOM,
     access.ROOM,
+    emergencies.ROOM,
     live.ROOM,
     audit.ROOM,
     guide.ROOM,
