@@ -27,8 +27,8 @@ from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
-from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
-from penstock.definitions.anonymizers.k_anonymity import Diverse, KAnonymization
+from penstock.definitions.differential_privacy import DifferentialPrivacy
+from penstock.definitions.k_anonymity import Diverse, KAnonymization
 from penstock.definitions.views import Definitions, ViewPlan, find_plan, hierarchies_of, read_steps
 from penstock.errors import Problem, quote
 from penstock.lang.tree import find_references

@@ -23,7 +23,7 @@ from penstock.pipeline.sinks.published import read_published
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.service.manager import Manager
+    from penstock.pipeline.manager import Manager
 
 pytestmark = pytest.mark.needs("java")
 
@@ -54,7 +54,7 @@ class House:
     """An installation with k-anonymous views of one stream."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
         views = [
             Document(
