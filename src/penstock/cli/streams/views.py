@@ -191,6 +191,9 @@ for _action, _about in {
 def run(once: bool) -> None:
     """Run the views that should run, until Ctrl-C or SIGTERM.
 
+    Records are published batch by batch, each once. A view with `trigger: real-time` publishes each
+    as it comes, at least once: what came in the last ten seconds before it ended comes again.
+
     With --once it says in the end what each view read, published and rejected, what it holds back,
     why, and what releases it.
     """

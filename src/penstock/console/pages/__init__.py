@@ -10,6 +10,9 @@ from penstock.console.pages import (
     guide,
     live,
     overview,
+    purposes,
+    requests,
+    services,
     views,
 )
 from penstock.console.rooms import Room
@@ -21,6 +24,9 @@ ROOMS: Final[tuple[Room, ...]] = (
     access.ROOM,
     emergencies.ROOM,
     live.ROOM,
+    purposes.ROOM,
+    requests.ROOM,
+    services.ROOM,
     audit.ROOM,
     guide.ROOM,
 )
