@@ -144,6 +144,9 @@ class EventType(NamedTuple):
 class EventTypes:
     """The event types of the streams in force."""
 
+    kinds = frozenset({Stream.kind})
+    """What they follow."""
+
     def __init__(self) -> None:
         self.generation = 0
         """Rises with every change: what was read before may have other types now."""

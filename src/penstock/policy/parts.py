@@ -298,6 +298,9 @@ _UNADVERTISED: Final = Decision(
 class Advertisements:
     """Where advertisements are needed, and what clients have advertised."""
 
+    kinds = frozenset({Domain.kind})
+    """What they follow."""
+
     def __init__(self) -> None:
         self._domains: dict[str, tuple[str, ...]] = {}
         self._needed: FilterTree[bool] = FilterTree()
