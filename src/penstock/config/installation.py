@@ -286,8 +286,12 @@ class TrustSettings(Settings):
     )
     key_delay: Annotated[Duration, Field(ge=600, le=3_650 * 86_400)] = setting(
         "7d",
-        "How long a key of a sealed stream that was changed still opens what the broker keeps; "
-        "then it is destroyed.",
+        "How long a key of a sealed stream that was changed still opens what the broker keeps.",
+    )
+    key_retention: Annotated[Duration, Field(ge=600, le=36_500 * 86_400)] = setting(
+        "365d",
+        "How long a key of a sealed stream that was changed still opens records in the event log; "
+        "then it is destroyed, and what it sealed stays sealed. As long as records are kept.",
     )
     network: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] | None = setting(
         None,

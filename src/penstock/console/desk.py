@@ -31,6 +31,8 @@ from penstock.console.figures import Figures
 from penstock.console.tails import Tails
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import list_privileges
+from penstock.definitions.authorizer import RoleContext, authorizer_of
+from penstock.policy.authorizer import Authorizer
 from penstock.store.access_tokens import ConsoleSession, ConsoleSessions, TokenBook
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.log import AuditLog
@@ -44,6 +46,7 @@ from penstock.store.follower import Follower
 from penstock.store.rights.compliance import ComplianceBook
 from penstock.store.rights.outbox import Outbox
 from penstock.store.rights.tables import Sealer
+from penstock.trust.keys import open_key
 
 FOLLOW_SECONDS: Final = 10.0
 KIND: Final = "console"
@@ -138,6 +141,25 @@ class Desk:
     def follow(self, change: Change) -> None:
         """Wait until this console knows a change that it made."""
         self.follower.wait_for(change.epoch, FOLLOW_SECONDS)
+
+    def environment(self) -> dict[str, Any]:
+        """Return what a gateway of these settings would know of its environment now."""
+        place = self.config.gateway.place
+        return {"time": utc_now()} | ({} if place is None else {"place": place})
+
+    def authorizer(
+        self, definitions: DefinitionSet, *, chosen: frozenset[str] | None = None
+    ) -> Authorizer:
+        """Return what decides under definitions as a gateway does, opt-outs aside."""
+        settings = self.config.gateway
+        return authorizer_of(
+            settings,
+            definitions,
+            roles=RoleContext(place=settings.place, chosen=chosen),
+            # Masks that hash need some key; what they leave does not depend on which.
+            read_key=lambda: bytes(32),
+            home=lambda: open_key(self.config.trust.key).key,
+        )
 
     def compliance(self) -> ComplianceBook:
         """Return how services honour privacy requests."""

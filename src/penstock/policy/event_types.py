@@ -208,6 +208,11 @@ class EventTypes:
             and not (type(it) is str and len(it) > TEXT_SEEN)
         }
 
+    @property
+    def in_use(self) -> bool:
+        """Whether there are any."""
+        return bool(self._streams)
+
     def are_checked(self, topic: str) -> bool:
         """Tell whether messages of a topic have to be of their type."""
         return any(it.conform for it in self.of(topic))

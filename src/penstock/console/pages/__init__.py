@@ -2,13 +2,14 @@
 
 from typing import Final
 
-from penstock.console.pages import audit, definitions, guide, live, overview, views
+from penstock.console.pages import access, audit, definitions, guide, live, overview, views
 from penstock.console.rooms import Room
 
 ROOMS: Final[tuple[Room, ...]] = (
     overview.ROOM,
     definitions.ROOM,
     views.ROOM,
+    access.ROOM,
     live.ROOM,
     audit.ROOM,
     guide.ROOM,

@@ -13,6 +13,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -50,6 +51,7 @@ ROOM: Final = Room(
 _LISTED: Final = 500
 _TEXT_LIMIT: Final = 900_000
 _REASON_LIMIT: Final = 2_000
+_PATH: Final = re.compile(r"/[a-z]+(/[a-z]+)*(\?[\w.~%&=+-]*)?", re.ASCII)
 
 
 class KindCount(PageData):
@@ -175,6 +177,7 @@ class ReviewPage(PageData):
     text: str
     deletes: Sequence[str]
     reason: str
+    back: str
     epoch: int
     mark: str
     diffs: Sequence[DefinitionDiff]
@@ -193,6 +196,8 @@ class Draft:
     text: str
     deletes: tuple[Key, ...]
     reason: str
+    back: str = ""
+    """The page that it was made on, to go on at."""
 
     @classmethod
     def read(cls, form: FormData) -> Draft:
@@ -206,12 +211,18 @@ class Draft:
             text,
             tuple(dict.fromkeys(parse_key(it) for it in form.all("delete"))),
             form.text("reason", _REASON_LIMIT),
+            _read_back(form.text("back", 1_000)),
         )
 
     def mark(self, visit: Visit, epoch: int) -> str:
         """Return what binds the form to apply to what was shown."""
         shown = "\0".join([str(epoch), self.text, *map(str, self.deletes)])
         return hmac.digest(visit.csrf.encode(), shown.encode(), "sha256").hex()
+
+
+def _read_back(given: str) -> str:
+    """Return a path of the console, whatever was given."""
+    return given if _PATH.fullmatch(given) else ""
 
 
 def parse_key(text: str) -> Key:
@@ -460,7 +471,8 @@ def apply(visit: Visitor, form: Form) -> Again | Done:
     count = len(change.created) + len(change.updated) + len(change.deleted)
     noun = "definition" if count == 1 else "definitions"
     touched = [*change.created, *change.updated]
-    to = address_of(touched[0]) if len(touched) == 1 else f"/definitions/epoch?epoch={change.epoch}"
+    one = address_of(touched[0]) if len(touched) == 1 else ""
+    to = draft.back or one or f"/definitions/epoch?epoch={change.epoch}"
     return Done(to, f"Epoch {change.epoch}: {count} {noun} changed.")
 
 
@@ -486,7 +498,7 @@ def show_review(visit: Visit, draft: Draft, notice: str = "") -> Again:
     for key in draft.deletes:
         documents.pop(key, None)
     found = differences(snapshot.documents, documents)
-    effect = find_effect(visit.desk.config.gateway, definitions, after) if found else AccessEffect()
+    effect = find_effect(visit.desk.authorizer, definitions, after) if found else AccessEffect()
     return Again(
         "definitions/review.html",
         "Review",
@@ -494,6 +506,7 @@ def show_review(visit: Visit, draft: Draft, notice: str = "") -> Again:
             text=draft.text,
             deletes=list(map(str, draft.deletes)),
             reason=draft.reason,
+            back=draft.back,
             epoch=snapshot.epoch,
             mark=draft.mark(visit, snapshot.epoch),
             diffs=tell_differences(found),

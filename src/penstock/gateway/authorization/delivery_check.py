@@ -33,6 +33,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from penstock.gateway.authorization.denials import Denials
@@ -100,6 +101,8 @@ OTHER_EVENT: Final = Refusal("content", "content filter")
 """A message that matches none of the content filters."""
 UNASKED: Final = frozenset({NOT_ASKED, OWN, OTHER_EVENT})
 """What is refused to nobody: the client did not ask for it."""
+_CONTENT: Final = attrgetter("content")
+_IDENTIFIER: Final = attrgetter("identifier")
 _Seen = tuple[Message | None, Mapping[str, Any], Situations]
 _UNSEEN: Final[_Seen] = (None, {}, NO_SITUATIONS)
 """What is looked at where neither policies nor preferences decide."""
@@ -145,6 +148,7 @@ class DeliveryCheck:
         denials: Denials,
         place: str | None = None,
     ) -> None:
+        self.sealing = rules.sealing
         self._rules = rules
         self._detection = detection
         self._clock = clock
@@ -171,7 +175,10 @@ class DeliveryCheck:
             return self._decide_apart(session, packet)
         stamp = self._stamps.read(properties.reserved)
         user, client, held = session.user, session.client_id, session.by_number
-        named = [held[number] for number in properties.subscription_identifiers if number in held]
+        named: list[Subscription] = []
+        for number in properties.subscription_identifiers:
+            if number in held:
+                named.append(held[number])  # noqa: PERF401 - a comprehension is a call
         if stamp.client == client and named:
             named = [it for it in named if not it.options & NO_LOCAL]
             if not named:
@@ -220,11 +227,6 @@ class DeliveryCheck:
             return DeliveryDecision(properties.kept + _number(through), _NOTHING, lasting)
         change = Change(reshaping, tuple(through))
         return DeliveryDecision(None, _NOTHING, lasting, change=change)
-
-    def open(self, packet: Publish) -> Publish | None:
-        """Return a message as it was published; None where it is sealed and does not open."""
-        sealing = self._rules.sealing
-        return sealing.open_packet(packet) if sealing.in_use else packet
 
     def carry_out(self, session: Session, packet: Publish, change: Change) -> DeliveryDecision:
         """Change a message as transformations say; where that cannot be done, deny it."""
@@ -347,15 +349,16 @@ class DeliveryCheck:
         authorizer = self._rules.authorizer
         decides = (
             authorizer.access.decides["read"]
-            or authorizer.capabilities.concerns(packet.topic)
+            or (authorizer.capabilities.in_use and authorizer.capabilities.concerns(packet.topic))
             or (
                 authorizer.interaction.in_use
                 and authorizer.interaction.concerns("read", packet.topic)
             )
         )
         if not decides:
-            looked_into = authorizer.contents.in_use and any(it.content is not None for it in named)
-            if not looked_into and not self._rules.consent.concern(packet.topic):
+            consent = self._rules.consent
+            concerned = consent.opt_outs.by_purpose and consent.concern(packet.topic)
+            if not concerned and not any(map(_CONTENT, named)):
                 return _UNSEEN
             return self._make_message(packet, stamp), {}, NO_SITUATIONS
         now = self._clock.now()
@@ -436,7 +439,7 @@ class DeliveryCheck:
 
 def _number(through: Iterable[Subscription]) -> bytes:
     """Encode the client's own identifiers of the subscriptions that let a message pass."""
-    own = [it.identifier for it in through if it.identifier]
+    own = list(filter(None, map(_IDENTIFIER, through)))
     return encode_subscription_identifiers(own) if own else b""
 
 
@@ -469,10 +472,11 @@ class DecisionCache:
         if denied is not None:
             return denied
         sealed = packet
-        opened = self._check.open(packet)
-        if opened is None:
-            return _SEALED
-        packet = opened
+        if self._check.sealing.in_use:
+            opened = self._check.sealing.open_packet(packet)
+            if opened is None:
+                return _SEALED
+            packet = opened
         change = self._changes.get(key)
         if change is not None:
             return self._check.carry_out(session, packet, change)

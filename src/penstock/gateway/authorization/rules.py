@@ -124,6 +124,10 @@ class Rules:
         self.fresh_until = 0.0
         self.remembers = True
         """Whether decisions may be cached, as far as the settings say."""
+        self.enforceable = True
+        """Whether the definitions can be carried out; else everything is denied."""
+        self.decides_writes = True
+        """Whether any rule could be about what is published, whatever its topic."""
         self.consent = Prohibitions()
         """What people opted out of."""
         self.clock: Callable[[], int] = lambda: int(time.time() * 1000)
@@ -164,11 +168,6 @@ class Rules:
         """The epoch of what is known."""
         return self.snapshot.epoch if self.snapshot else 0
 
-    @property
-    def enforceable(self) -> bool:
-        """Whether the definitions can be carried out; else everything is denied."""
-        return self._compiled.trouble is None
-
     # --- changes ---
 
     def take(
@@ -181,6 +180,8 @@ class Rules:
         held = self.snapshot
         if held is not None and snapshot.mark == held.mark:
             return RuleChanges()
+        self.enforceable = False  # until all is taken over
+        self.decides_writes = True
         keys = list(changed)
         documents = snapshot.documents
         changed_kinds = set(map(KIND, keys))
@@ -188,7 +189,7 @@ class Rules:
         for kinds_followed, take in self._parts:
             if not kinds_followed.isdisjoint(changed_kinds):
                 take(documents, keys)
-        compiled = not changed_kinds <= APART or not self.enforceable
+        compiled = not changed_kinds <= APART or self._compiled.trouble is not None
         program = self._compile(documents, keys) if compiled else None
         self.snapshot = snapshot
         roles = self.authorizer.access.refresh_roles() if compiled else ()
@@ -201,6 +202,7 @@ class Rules:
         if commands:
             changes = changes.join(self._take_back(self._overruled(commands)))
         self._invalidate()
+        self.enforceable = self._compiled.trouble is None
         return RuleChanges(changes, program, compiled, commands, frozenset(roles))
 
     def _take_purposes(self, snapshot: Snapshot, keys: list[Key]) -> SubscriptionChanges:
@@ -356,7 +358,15 @@ class Rules:
         self.generation += 1
         self.consent.forget()
         self._stamps.clear()
-        settings = self.engine.settings
+        authorizer, settings = self.authorizer, self.engine.settings
+        self.decides_writes = (
+            authorizer.access.decides["write"]
+            or authorizer.interaction.in_use
+            or authorizer.capabilities.in_use
+            or self.advertisements.in_use
+            or self.contents.types.in_use
+            or self.sealing.in_use
+        )
         self.remembers = settings.cache_reservations and settings.cache_subscriptions
 
     def _replace_reservations(self, snapshot: Snapshot) -> SubscriptionChanges:

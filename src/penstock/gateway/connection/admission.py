@@ -155,7 +155,8 @@ class Admission:
         if purposes is not None:
             return client.stamp + encode_user_properties(as_properties(purposes))
         # What is remembered passes as it came: nothing that must be sealed may.
-        if result.lasting and not self._context.rules.sealing.concerns(packet.topic):
+        sealing = self._context.rules.sealing
+        if result.lasting and not (sealing.in_use and sealing.concerns(packet.topic)):
             client.remember_write(packet.topic)
         return client.stamp
 

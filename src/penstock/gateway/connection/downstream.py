@@ -167,7 +167,7 @@ class Downstream(ClientConnection, asyncio.Protocol):
         stream, and bare acknowledgements.
         """
         upstream, lane, context = self.upstream, self.lane, self.context
-        if not self.open or self.ended or self.backlog.busy or self.reader.buffered:
+        if not self.open or self.ended or self.backlog.busy or self.reader.held:
             return 0
         acks = upstream is not None and upstream.window is None
         end = len(data)
@@ -314,8 +314,12 @@ class Downstream(ClientConnection, asyncio.Protocol):
                             self.backlog.suspend(outcome, packets)
                             return
                         listed = properties.kept + outcome
-                        told = listed + self.origin(packet)
-                        sealed = self._handlers.admission.seal(self, packet, told)
+                        told = listed + self.origin(packet) if packet.first & 1 else listed
+                        sealed = (
+                            self._handlers.admission.seal(self, packet, told)
+                            if rules.sealing.in_use
+                            else packet
+                        )
                         if sealed is None:
                             self.abandon(packet)
                             if self.ended or self.backlog.is_unheard(packets):

@@ -166,6 +166,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             group_keys=GroupKeySource(
                 partial(open_group_keys, database, config.trust.key),
                 int(1000 * config.trust.key_delay),
+                int(1000 * config.trust.key_retention),
             ),
             # Where the broker knows clients, it has to hear each by itself.
             lanes=0 if settings.authentication.relay else settings.lanes,

@@ -266,8 +266,9 @@ class Stream(Definition):
     )
     sealed: Literal["whole", "attributes"] | None = Field(
         default=None,
-        description="Seal what crosses the broker, as a whole or each attribute under its own key; "
-        "a gateway opens what it has keys for (`penstock keys`). Needs an event_type.",
+        description="Seal what crosses the broker, and the records in the event log, as a whole or "
+        "each attribute under its own key; gateways and views open what they have keys for "
+        "(`penstock keys`). Needs an event_type.",
     )
     subject: FieldName | None = Field(
         default=None,
@@ -476,6 +477,11 @@ class Stream(Definition):
             raise ValueError(
                 "erasure: it is for topics at Kafka, elsewhere Penstock rewrites files → "
                 "leave it out, or add source: kafka"
+            )
+        if self.erasure == "tombstone" and self.sealed is not None:
+            raise ValueError(
+                "erasure: tombstones need the subject as the key of records, which a sealed stream "
+                "does not show → write shred"
             )
         if self.subject is None:
             raise ValueError("erasure: nobody can tell whose records these are → add subject")

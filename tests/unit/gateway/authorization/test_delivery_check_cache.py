@@ -26,7 +26,7 @@ DENIED = DeliveryDecision(None, Refusal("purpose", "reservation a"), lasting=Tru
 def make(*decisions: DeliveryDecision) -> tuple[DecisionCache, Mock]:
     check = Mock()
     check.decide.side_effect = decisions
-    check.open.side_effect = lambda packet: packet
+    check.sealing.in_use = False
     return DecisionCache(check), check
 
 
@@ -49,7 +49,7 @@ def test_what_is_denied_is_kept_with_its_rule() -> None:
 def test_what_was_sealed_is_opened_each_time_and_never_passes_as_it_came() -> None:
     cache, check = make(PASSES, PASSES)
     opened = delivered("a", 1)
-    check.open.side_effect = [opened, opened, None]
+    check.sealing.open_packet.side_effect = [opened, opened, None]
     for _ in range(2):
         decision = cache.decide(SESSION, delivered("a", 1), ("a", b"raw"))
         assert decision.sent is opened
@@ -84,7 +84,7 @@ def test_long_property_lists_are_not_kept() -> None:
 
 def test_many_topics_push_out_what_was_kept() -> None:
     check = Mock()
-    check.open.side_effect = lambda packet: packet
+    check.sealing.in_use = False
     check.decide.side_effect = lambda _, packet: PASSES if len(packet.topic) % 2 else DENIED
     cache = DecisionCache(check)
     for number in range(10_000):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from penstock.definitions.checks import Locate
+from penstock.definitions.document_checks import Locate
 from penstock.errors import InvalidError, Problem
 from penstock.lang import (
     DURATION,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from penstock.definitions.checks.vocabularies import scope_of
+from penstock.definitions.vocabularies import scope_of
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang import BOOL, STRING, RecordType, Scope, Type, compile_expression
 from penstock.model import kinds

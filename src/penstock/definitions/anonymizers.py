@@ -6,6 +6,8 @@ and holds records back until they are hidden among others; it stands alone.
 
 Rules that hold here:
 - `output` declares the schema that follows, so that masks behind it are checked too.
+- What a parameter may be is said here and in `k_anonymity` and `differential_privacy`, once; the
+  pipeline carries it out. `views.STATEFUL_ANONYMIZERS` has all by name.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import Field as Parameter
 from pydantic import ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
-from penstock.definitions.anonymizers.stateful import (
+from penstock.definitions.anonymizers import (
     MAX_K,
     MAX_KEYS,
     Hierarchies,

@@ -22,7 +22,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import Field as Parameter
 from pydantic import model_validator
 
-from penstock.definitions.anonymizers.stateful import Hierarchies, StatefulAnonymizer
+from penstock.definitions.anonymizers import Hierarchies, StatefulAnonymizer
 from penstock.errors import Problem, quote
 from penstock.masks.fields import NUMBERS, Field, FieldType, Schema
 from penstock.masks.mask import FieldName, Text

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.eventlog import Topic
-from penstock.pipeline.service.control import ACTIONS, FRESH_SECONDS, Condition, Control, describe
+from penstock.pipeline.control import ACTIONS, FRESH_SECONDS, Condition, Control, describe
 from penstock.pipeline.sinks.commits import Batch, Commit, Totals
 
 

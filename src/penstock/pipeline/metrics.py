@@ -20,17 +20,17 @@ from typing import Any, Final
 from typing_extensions import override
 
 from penstock.definitions import DefinitionSet
-from penstock.definitions.anonymizers.differential_privacy import coarsen
+from penstock.definitions.differential_privacy import coarsen
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
-from penstock.pipeline.risk.figures import NO_DISTANCE, Promise, Question
-from penstock.pipeline.risk.measurement import Meter, Risk, read_plan
-from penstock.pipeline.service.control import (
+from penstock.pipeline.control import (
     Control,
     describe,
     find_private_streams,
     own_log,
 )
+from penstock.pipeline.risk.figures import NO_DISTANCE, Promise, Question
+from penstock.pipeline.risk.measurement import Meter, Risk, read_plan
 from penstock.pipeline.sinks.commits import COMMITS, Commit, Totals, ViewFolder
 from penstock.pipeline.views.view_runner import ViewRunner
 from penstock.telemetry import get_logger

@@ -13,10 +13,10 @@ import pytest
 from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.model.document import Document, Key
+from penstock.pipeline import metrics
 from penstock.pipeline.anonymizers.blueprint import Blueprint
-from penstock.pipeline.service import metrics
-from penstock.pipeline.service.control import Condition, Control
-from penstock.pipeline.service.metrics import Observer
+from penstock.pipeline.control import Condition, Control
+from penstock.pipeline.metrics import Observer
 from penstock.pipeline.sinks.commits import Batch, Commit, Totals, ViewWriter
 from penstock.telemetry.metrics import REGISTRY
 
@@ -114,9 +114,9 @@ def test_views_that_are_gone_are_told_of_no_more(house: House) -> None:
 def test_each_failure_is_counted_once(
     house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("penstock.pipeline.service.control._lives", lambda _: True)
+    monkeypatch.setattr("penstock.pipeline.control._lives", lambda _: True)
     now = 2e9
-    monkeypatch.setattr("penstock.pipeline.service.control.time.time", lambda: now)
+    monkeypatch.setattr("penstock.pipeline.control.time.time", lambda: now)
     for state in ("running", "failed", "failed", "running", "failed"):
         house.control.report("all", Condition(state, 1, now, 12.5))
         house.observer.look()

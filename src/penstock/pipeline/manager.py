@@ -39,9 +39,9 @@ from penstock.eventlog import EventLog
 from penstock.masks.supplies import KEY_VAULT, Vault, fingerprint
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.anonymizers.blueprint import Blueprint
+from penstock.pipeline.control import PAUSED, RUNNING, STOPPED, Condition, Control
+from penstock.pipeline.metrics import Observer, TimedView
 from penstock.pipeline.records.opt_outs import Consent, nobody_opted_out
-from penstock.pipeline.service.control import PAUSED, RUNNING, STOPPED, Condition, Control
-from penstock.pipeline.service.metrics import Observer, TimedView
 from penstock.pipeline.sinks.formats import Sinks
 from penstock.pipeline.sources.source import open_source
 from penstock.pipeline.views.failures import is_passing

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.definitions import DefinitionSet
-from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
+from penstock.definitions.differential_privacy import DifferentialPrivacy
 from penstock.definitions.views import plan_view
 from penstock.errors import InvalidError
 from penstock.model.document import Document

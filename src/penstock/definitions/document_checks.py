@@ -15,19 +15,26 @@ from __future__ import annotations
 
 import difflib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from penstock.definitions.checks import Locate
 from penstock.errors import Problem, quote
 from penstock.model import kinds
 from penstock.model.definition import Definition, Reference, Steps, marked
 from penstock.model.document import Document, Key
 from penstock.model.kinds import KINDS
+
+Locate = Callable[[Key, Steps], str]
+"""Tells where the value at a path of a definition stands."""
+
+
+def locate_by_key(key: Key, path: Steps) -> str:
+    """Return the place of a value whose file is not known: the definition and the path."""
+    return ".".join([str(key), *map(str, path)])
 
 
 def validate_document(

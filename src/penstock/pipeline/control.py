@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy, coarsen
+from penstock.definitions.differential_privacy import DifferentialPrivacy, coarsen
 from penstock.errors import UsageError, quote
 from penstock.eventlog import EventLog, Topic
 from penstock.masks import split_anonymizer

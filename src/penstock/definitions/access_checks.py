@@ -14,8 +14,8 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from penstock.definitions.checks.roles import check_subjects
-from penstock.definitions.checks.vocabularies import WrongValueError, read_value, scope_of
+from penstock.definitions.role_checks import check_subjects
+from penstock.definitions.vocabularies import WrongValueError, read_value, scope_of
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang import BOOL, STRING, RecordType, Type, compile_expression, parse_type
 from penstock.model import kinds
