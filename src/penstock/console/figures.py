@@ -238,6 +238,26 @@ def line_chart(series: Sequence[Series], label: str, *, most: float | None = Non
     ).format(WIDTH, HEIGHT, label, Markup("".join(parts)))  # noqa: S704 - names are escaped
 
 
+def stacked_bar(parts: Mapping[str, float], label: str) -> Markup:
+    """Return a bar of parts; a class for each says what it is, so do the words for who hears it."""
+    total = sum(parts.values())
+    told = ", ".join(f"{value:g} {name}" for name, value in parts.items() if value) or "nothing"
+    drawn, at = [], 0.0
+    for name, value in parts.items():
+        if value > 0 and total:
+            width = 100 * value / total
+            drawn.append(
+                Markup('<rect class="part part-{}" x="{:.2f}" width="{:.2f}" height="8"/>').format(
+                    name.replace(" ", "-"), at, width
+                )
+            )
+            at += width
+    return Markup(
+        '<svg class="bar" viewBox="0 0 100 8" role="img" preserveAspectRatio="none">'
+        '<title>{}: {}</title><rect class="part-none" width="100" height="8"/>{}</svg>'
+    ).format(label, told, Markup("").join(drawn))
+
+
 def _round_up(value: float) -> float:
     if value <= 0:
         return 1.0

@@ -48,7 +48,7 @@ class House:
     """An installation with a view in real time; its definitions and opt-outs change."""
 
     def __init__(self, spark: SparkSession, kafka: KafkaCluster, folder: Path) -> None:
-        from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
         settings = settings_of(kafka)
         self.log = KafkaLog(settings)

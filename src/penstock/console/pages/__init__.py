@@ -2,7 +2,18 @@
 
 from typing import Final
 
-from penstock.console.pages import access, audit, definitions, guide, live, overview, views
+from penstock.console.pages import (
+    access,
+    audit,
+    definitions,
+    guide,
+    live,
+    overview,
+    purposes,
+    requests,
+    services,
+    views,
+)
 from penstock.console.rooms import Room
 
 ROOMS: Final[tuple[Room, ...]] = (
@@ -11,6 +22,9 @@ ROOMS: Final[tuple[Room, ...]] = (
     views.ROOM,
     access.ROOM,
     live.ROOM,
+    purposes.ROOM,
+    requests.ROOM,
+    services.ROOM,
     audit.ROOM,
     guide.ROOM,
 )

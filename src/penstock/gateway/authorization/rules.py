@@ -34,6 +34,7 @@ from penstock.gateway.authorization.compiled_definitions import (
     named_clients,
     read_reservations,
 )
+from penstock.gateway.authorization.credentials import MessageCredentials, TrustSource
 from penstock.gateway.authorization.sealing import Sealing
 from penstock.gateway.broker import CHOICE_LIMIT, CLIENT, FOR, stamp
 from penstock.gateway.session import Session
@@ -107,7 +108,7 @@ class Rules:
         trusts: Trust = trust_nothing,
         place: str | None = None,
         read_key: Callable[[], bytes] | None = None,
-        home: Callable[[], str] | None = None,
+        trust: TrustSource | None = None,
     ) -> None:
         self._defined_users = defined_users
         self.engine = PurposeEngine(settings)
@@ -139,8 +140,19 @@ class Rules:
         self.sealing = Sealing(self._now)
         """What is sealed on its way through the broker."""
         self._compiled = CompiledDefinitions(
-            open_mode=open_mode, trusts=trusts, read_key=read_key, home=home
+            open_mode=open_mode,
+            trusts=trusts,
+            read_key=read_key,
+            home=(lambda: trust.open_key().key) if trust is not None else None,
         )
+        self.credentials = MessageCredentials(
+            trust,
+            self.sealing,
+            self._now,
+            lambda: self._compiled.capabilities,
+            self.answers.is_among,
+        )
+        """What messages carry through the broker, between domains."""
         self._compiled.access.roles.place = place
         self.authorizer = self._make_authorizer()
         self._rights = GrantedRights(open_mode=open_mode, roles_of=self._roles_of)
@@ -151,6 +163,7 @@ class Rules:
             (self.contents.types.kinds, self.contents.types.take),
             (self.advertisements.kinds, self.advertisements.take),
             (self.sealing.kinds, self.sealing.take),
+            (self.credentials.kinds, self.credentials.take),
         )
         """Each is told of changes of the kinds that it follows, and of no others."""
         self._overlay: dict[Key, Document | None] = {}
@@ -365,7 +378,7 @@ class Rules:
             or authorizer.capabilities.in_use
             or self.advertisements.in_use
             or self.contents.types.in_use
-            or self.sealing.in_use
+            or self.credentials.in_use
         )
         self.remembers = settings.cache_reservations and settings.cache_subscriptions
 

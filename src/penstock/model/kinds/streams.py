@@ -270,6 +270,12 @@ class Stream(Definition):
         "each attribute under its own key; gateways and views open what they have keys for "
         "(`penstock keys`). Needs an event_type.",
     )
+    signed: bool = Field(
+        default=False,
+        description="Let each message carry the credential of its publisher through the broker, "
+        "signed by its domain, and attributes by UUID; what does not verify, or comes again, is "
+        "not delivered. Needs an event_type.",
+    )
     subject: FieldName | None = Field(
         default=None,
         description="The field that tells which person a record is about; k-anonymity counts "
@@ -451,6 +457,16 @@ class Stream(Definition):
                     f"adds: {quote(name)} names a person, or nobody → "
                     "set category: identifier and optional: true"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_signed(self) -> Self:
+        if self.signed and self.event_type is None:
+            raise ValueError("signed: capabilities are for a signed event type → add event_type")
+        if self.signed and not self.patterns:
+            raise ValueError("signed: no messages feed the stream → add from, or leave it out")
+        if self.signed and self.format != "json":
+            raise ValueError("signed: attributes are named in JSON → leave format out")
         return self
 
     @model_validator(mode="after")
