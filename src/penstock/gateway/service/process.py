@@ -24,7 +24,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 
@@ -71,6 +71,7 @@ from penstock.store.session_tables import SessionQuotas
 from penstock.store.sessions import Sessions
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger
+from penstock.trust.credentials import derive_client_prefix
 from penstock.trust.keys import open_key
 
 DRAIN_SECONDS = 8.0
@@ -120,7 +121,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         record = recorder(log, pseudonyms)
         definitions = CheckedDefinitions(Definitions(database), record, signer=log.signer)
         place, holder = make_place(), make_holder()
-        broker, limits = BrokerAddress.of(config.broker), Limits.of(settings)
+        broker, limits = _read_broker(config), Limits.of(settings)
         notation = Notation(**dict(word.split("=", 1) for word in settings.notation))
         authenticator = make_authenticator(config)
         gateway = Gateway(
@@ -171,8 +172,9 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 int(1000 * config.trust.key_retention),
                 partial(_open_office, config, database),
             ),
-            # Where the broker knows clients, it has to hear each by itself.
-            lanes=0 if settings.authentication.relay else settings.lanes,
+            # Where the broker knows clients, it has to hear each by itself. Where other domains
+            # are, each message is marked, and none fits a lane; no gateway is told of takeovers.
+            lanes=settings.lanes if _has_lanes(config) else 0,
         )
         stack.push_async_callback(gateway.stop)
         tokens = authenticator.tokens
@@ -264,6 +266,18 @@ def _open_office(config: Config, database: Database) -> KeyOffice:
         refresh_every=int(1000 * trust.key_refresh),
         lead=int(1000 * trust.key_lead),
     )
+
+
+def _has_lanes(config: Config) -> bool:
+    return not config.gateway.authentication.relay and config.trust.network is None
+
+
+def _read_broker(config: Config) -> BrokerAddress:
+    """Return the broker, and what our clients are called there."""
+    found = BrokerAddress.of(config.broker)
+    if config.trust.network is None or config.gateway.authentication.relay:
+        return found
+    return replace(found, client_prefix=derive_client_prefix(open_key(config.trust.key)))
 
 
 def _read_trust(config: Config) -> TrustSource:
