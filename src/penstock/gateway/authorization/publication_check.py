@@ -189,7 +189,15 @@ class PublicationCheck:
     def publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
         """Decide on a message of a client; let the event that it is take effect."""
         result = self._publish(session, packet)
-        return self._when_current(session, packet) if _awaits_leader(result) else result
+        if _awaits_leader(result):
+            return self._when_current(session, packet)
+        if isinstance(result, PublishResult) and result is not ALWAYS_ACCEPTED:
+            recent, outcome = self._denials.decisions, result.outcome
+            if outcome is PublishOutcome.DENIED:
+                recent.publication(session, packet.topic, outcome.value, result.rule)
+            elif outcome is PublishOutcome.ACCEPTED and recent.takes():
+                recent.publication(session, packet.topic)
+        return result
 
     def _publish(  # noqa: PLR0911 (one per outcome)
         self,
