@@ -120,7 +120,9 @@ class ClientRegistry:
 
     def opened(self) -> Iterator[ClientConnection]:
         """Walk over the clients that are let in."""
-        return (client for client in list(self._by_id.values()) if client.open)
+        for client in list(self._by_id.values()):
+            if client.open:
+                yield client
 
     def identified(self) -> Iterator[ClientConnection]:
         """Walk over the clients that have an identifier, let in or about to be."""
