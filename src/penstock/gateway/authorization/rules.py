@@ -129,6 +129,10 @@ class Rules:
         """Whether the definitions can be carried out; else everything is denied."""
         self.decides_writes = True
         """Whether any rule could be about what is published, whatever its topic."""
+        self.decides_reads = True
+        """Whether anything but purposes could decide on deliveries, whatever their topic."""
+        self.vouches = True
+        """Whether anything is sealed, signed or marked."""
         self.consent = Prohibitions()
         """What people opted out of."""
         self.clock: Callable[[], int] = lambda: int(time.time() * 1000)
@@ -194,7 +198,7 @@ class Rules:
         if held is not None and snapshot.mark == held.mark:
             return RuleChanges()
         self.enforceable = False  # until all is taken over
-        self.decides_writes = True
+        self.decides_writes = self.decides_reads = self.vouches = True
         keys = list(changed)
         documents = snapshot.documents
         changed_kinds = set(map(KIND, keys))
@@ -372,13 +376,20 @@ class Rules:
         self.consent.forget()
         self._stamps.clear()
         authorizer, settings = self.authorizer, self.engine.settings
+        self.vouches = self.credentials.in_use
         self.decides_writes = (
             authorizer.access.decides["write"]
             or authorizer.interaction.in_use
             or authorizer.capabilities.in_use
             or self.advertisements.in_use
             or self.contents.types.in_use
-            or self.credentials.in_use
+            or self.vouches
+        )
+        self.decides_reads = (
+            authorizer.access.decides["read"]
+            or authorizer.interaction.in_use
+            or authorizer.capabilities.in_use
+            or bool(self.consent.opt_outs.by_purpose)
         )
         self.remembers = settings.cache_reservations and settings.cache_subscriptions
 
