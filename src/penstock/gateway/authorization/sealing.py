@@ -50,11 +50,13 @@ SKEW: Final = 60_000
 """How far the clocks of domains may differ, in milliseconds."""
 _CACHE_LIMIT: Final = 65_536
 _LONGEST: Final = 256
-_KINDS: Final = frozenset({Stream.kind, EventType.kind})
 
 
 class Sealing:
     """What is sealed, and the keys for it. Lives on the gateway's loop."""
+
+    kinds = frozenset({Stream.kind, EventType.kind})
+    """What it follows."""
 
     def __init__(self, clock: Callable[[], int], delay: int = DELAY) -> None:
         self.in_use = False
@@ -69,7 +71,7 @@ class Sealing:
 
     def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
         """Take over definitions of which these may differ from what was known."""
-        keys = [key for key in changed if key.kind in _KINDS]
+        keys = [key for key in changed if key.kind in self.kinds]
         if not keys:
             return
         for key in keys:
@@ -78,7 +80,7 @@ class Sealing:
                 self._documents[key] = documents[key]
         of_kind = {
             kind: [it for key, it in sorted(self._documents.items()) if key.kind == kind]
-            for kind in _KINDS
+            for kind in self.kinds
         }
         streams = [
             Stream.model_validate({"name": it.name, **it.body})

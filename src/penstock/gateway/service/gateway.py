@@ -159,10 +159,12 @@ class Gateway:
             close_denied=close_denied,
         )
         lifecycle = SubscriptionLifecycle(
-            self.context, self.session_writer, self.background, replay_retained=replay_retained
+            rules, denials, self.session_writer, self.background, replay_retained=replay_retained
         )
         state = SubscriptionState(rules, self.clients, lifecycle)
-        self.revocation = Revocation(authenticator, rules, self.clients, patience=follower.lease)
+        self.revocation = Revocation(
+            authenticator, rules, denials, self.clients, patience=follower.lease
+        )
         self.definition_feed = DefinitionFeed(
             definitions,
             follower,
