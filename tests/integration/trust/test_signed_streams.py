@@ -138,7 +138,9 @@ def police(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Police]:
                 member.run("keys", "take", keys)
         for it in domains:
             rules = it.gateway.gateway.rules
-            wait_until(lambda rules=rules: len(list(rules.sealing.ring)) >= 2)  # type: ignore[misc]
+            stored = {(key["attribute"], key["generation"]) for key in it.run("keys", "list")}
+            count = len(stored)
+            wait_until(lambda rules=rules, count=count: len(list(rules.sealing.ring)) == count)  # type: ignore[misc]
             wait_until(lambda rules=rules: rules.credentials.concerns("plain/1/sighting"))  # type: ignore[misc]
         yield made
 
