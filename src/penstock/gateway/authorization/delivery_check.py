@@ -233,6 +233,18 @@ class DeliveryCheck:
         change = Change(reshaping, tuple(through))
         return DeliveryDecision(None, _NOTHING, lasting, change=change)
 
+    def note(self, session: Session, packet: Publish, decision: DeliveryDecision) -> None:
+        """Keep a decision for people who ask, as far as it is one to note."""
+        recent, refusal = self._denials.decisions, decision.refusal
+        if decision.awaiting_leader or refusal in UNASKED:
+            return
+        if refusal is _NOTHING and not recent.takes():
+            return
+        properties = packet.properties
+        stamp = self._stamps.read(properties.reserved)
+        numbers = properties.subscription_identifiers
+        recent.delivery(session, packet.topic, numbers, stamp, refusal.why, refusal.rule)
+
     def open(
         self, session: Session, packet: Publish, connection: Arrived
     ) -> Publish | DeliveryDecision:
@@ -524,6 +536,7 @@ class DecisionCache:
         if change is not None:
             return self._check.carry_out(session, packet, change)
         decision = self._check.decide(session, packet)
+        self._check.note(session, packet, decision)
         if packet is not sealed and decision.properties is not None:
             # Each is opened by itself: nothing of it passes as it came.
             return decision._replace(sent=packet)
