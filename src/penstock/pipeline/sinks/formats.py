@@ -39,6 +39,8 @@ from penstock.pipeline.sinks.files import (
 )
 
 APPLICATION: Final = "penstock"
+OWN_WRITERS: Final = frozenset({"avro", "delta"})
+"""Formats that are not written by Spark: they need a folder that all nodes see."""
 
 
 class DeltaSink(ParquetSink):
