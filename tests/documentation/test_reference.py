@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from penstock.config.sections.gateway import FilteringSettings
+from penstock.config.gateway import FilteringSettings
 from penstock.definitions.authorizer import configured_settings
 from penstock.model import kinds
 from penstock.policy.purposes.settings import SETTING_NAMES, PurposeSettings

@@ -20,11 +20,10 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, Field, PrivateAttr
 from pydantic.fields import FieldInfo
 
-from penstock.config.secrets import Secret, SecretFile
-from penstock.config.sections.brokers import BrokerSettings, KafkaSettings
-from penstock.config.sections.console import ConsoleSettings
-from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
-from penstock.config.sections.installation import (
+from penstock.config.brokers import BrokerSettings, KafkaSettings
+from penstock.config.console import ConsoleSettings
+from penstock.config.gateway import GatewaySettings, RecordingSettings
+from penstock.config.installation import (
     AuditSettings,
     ConsentSettings,
     LogSettings,
@@ -32,9 +31,10 @@ from penstock.config.sections.installation import (
     PipelineSettings,
     StoreSettings,
     SupervisorSettings,
+    TrustSettings,
 )
-from penstock.config.sections.rights import RightsSettings, ServerSettings
-from penstock.config.sections.trust import TrustSettings
+from penstock.config.rights import RightsSettings, ServerSettings
+from penstock.config.secrets import Secret, SecretFile
 from penstock.config.settings import (
     BYTES,
     DEFAULT_DATA,

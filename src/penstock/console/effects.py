@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from penstock.config.sections.gateway import GatewaySettings
+from penstock.config.gateway import GatewaySettings
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access_matrix import (
     ORDINARY,

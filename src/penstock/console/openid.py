@@ -36,11 +36,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from penstock.config import Config
-from penstock.config.sections.gateway import TokenSettings
+from penstock.config.gateway import TokenSettings
 from penstock.config.settings import is_loopback
 from penstock.errors import DeniedError, UnavailableError, quote
 from penstock.gateway.connection.authentication import RefusedError, check_name
-from penstock.gateway.connection.token_verifier import TokenVerifier
+from penstock.gateway.connection.tokens import TokenVerifier
 from penstock.json_text import read_object
 from penstock.telemetry import get_logger
 

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.config import Config
-from penstock.config.sections.listeners import ListenerSettings
+from penstock.config.listeners import ListenerSettings
 from penstock.errors import PenstockError, UnavailableError
-from penstock.gateway.connection.console_pass import derive_pass_key, make_pass
+from penstock.gateway.connection.tokens import derive_pass_key, make_pass
 from penstock.mqtt import (
     FAILURE,
     PINGREQ,

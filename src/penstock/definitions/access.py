@@ -43,7 +43,7 @@ from penstock.policy.access.rules import (
     RoleArguments,
 )
 from penstock.policy.purposes.rights import Grant
-from penstock.policy.roles.derivation import Circumstances, Relation, RoleLimitError, derive
+from penstock.policy.role_derivation import Circumstances, Relation, RoleLimitError, derive
 
 RULE_KINDS: Final = kinds.kinds_of(kinds.Concern.RULES)
 SETTING_KINDS: Final = kinds.kinds_of(kinds.Concern.SETTINGS)

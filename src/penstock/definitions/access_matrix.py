@@ -39,7 +39,7 @@ from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ANONYMOUS
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.decision import Decision, Reshaped, Seen
-from penstock.policy.events.types import EventTypes
+from penstock.policy.event_types import EventTypes
 from penstock.policy.request import AccessRequest
 
 Degree = Literal["full", "changed", "removed", "added", "none"]

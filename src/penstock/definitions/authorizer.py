@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from penstock.config.sections.gateway import FilteringSettings, GatewaySettings
+from penstock.config.gateway import FilteringSettings, GatewaySettings
 from penstock.definitions.access import (
     AccessDefinitions,
     list_claims,

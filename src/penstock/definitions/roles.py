@@ -22,8 +22,8 @@ from penstock.model import kinds
 from penstock.model.document import Key
 from penstock.model.kinds.roles import read_moment
 from penstock.model.role_terms import Constant, RoleTerm, parse_subject, parse_term
-from penstock.policy.roles.engine import Appointment, RoleEngine
-from penstock.policy.roles.program import (
+from penstock.policy.role_engine import Appointment, RoleEngine
+from penstock.policy.role_program import (
     APPOINTMENT,
     ROLE,
     ActivationRule,

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from penstock.config.sections.brokers import KafkaSettings, KafkaTokenSettings
+from penstock.config.brokers import KafkaSettings, KafkaTokenSettings
 from penstock.errors import UnavailableError
 
 SEPARATOR = ":"

@@ -30,7 +30,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.config.sections.brokers import KafkaSettings
+from penstock.config.brokers import KafkaSettings
 from penstock.errors import UsageError, quote
 from penstock.eventlog.connection import (
     GREETING_SECONDS,

@@ -31,7 +31,7 @@ from penstock.errors import UsageError, quote
 from penstock.eventlog.connection import GREETING_SECONDS, REASON_LIMIT, BrokerError
 
 if TYPE_CHECKING:
-    from penstock.config.sections.brokers import KafkaRegistrySettings
+    from penstock.config.brokers import KafkaRegistrySettings
 
 MAX_SCHEMA: Final = 1 << 20
 NO_ANSWER: Final = "the schema registry did not answer"

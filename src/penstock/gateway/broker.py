@@ -35,8 +35,8 @@ from penstock.components.mosquitto import (
     generate_password,
     reach,
 )
+from penstock.config.brokers import BrokerSettings
 from penstock.config.secrets import KeyFile, Secret
-from penstock.config.sections.brokers import BrokerSettings
 from penstock.mqtt import (
     V3,
     Connack,

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
-from penstock.config.sections.gateway import GatewaySettings
+from penstock.config.gateway import GatewaySettings
 
 TICK_SECONDS = 1
 """How often the gateway looks after its connections."""

@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from itertools import starmap
 from typing import Self
 
-from penstock.config.sections.brokers import KafkaSettings
+from penstock.config.brokers import KafkaSettings
 from penstock.errors import UnavailableError, quote
 from penstock.eventlog.connection import (
     GREETING_SECONDS,

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from sqlalchemy import Connection
 
-from penstock.config.sections.brokers import KafkaSettings
+from penstock.config.brokers import KafkaSettings
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.kafka.acls import RoleStatus, UserStatus, WantedAccess, role_status, user_status
 from penstock.kafka.credentials import CredentialVault, derive

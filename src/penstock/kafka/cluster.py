@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.config.sections.brokers import KafkaSettings
+from penstock.config.brokers import KafkaSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
 from penstock.eventlog.connection import TOPIC_CONFIG, admin_settings

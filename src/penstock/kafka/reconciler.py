@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from penstock.config.sections.brokers import KafkaSettings
+from penstock.config.brokers import KafkaSettings
 from penstock.errors import PenstockError
 from penstock.kafka.acls import WantedAccess
 from penstock.kafka.cluster import PRINCIPAL, Cluster

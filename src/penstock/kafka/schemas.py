@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from penstock.config.sections.brokers import KafkaSettings
+from penstock.config.brokers import KafkaSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import Problem, quote
 from penstock.eventlog.registry import SchemaRegistry, subject_of, topic_schema

@@ -30,8 +30,8 @@ from pyspark.sql import SparkSession
 
 from penstock.components import JAR_SETS, find_java
 from penstock.components.finders import find_master_trouble
+from penstock.config.installation import PipelineSettings
 from penstock.config.secrets import Secret
-from penstock.config.sections.installation import PipelineSettings
 from penstock.errors import UnavailableError
 from penstock.telemetry import get_logger
 

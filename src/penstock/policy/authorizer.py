@@ -48,8 +48,8 @@ from penstock.policy.access.principals import Action
 from penstock.policy.access.rules import BrokerTopics
 from penstock.policy.capabilities import CapabilityBook, CapabilityPart
 from penstock.policy.consent import Prohibitions
+from penstock.policy.content_filters import ContentFilter, ContentFilters
 from penstock.policy.decision import Decision, Depends, Explanation, Part, Reshaping
-from penstock.policy.events.content import ContentFilter, ContentFilters
 from penstock.policy.interaction import InteractionEngine, InteractionPart
 from penstock.policy.parts import (
     AccessPart,

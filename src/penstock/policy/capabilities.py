@@ -41,7 +41,7 @@ from penstock.policy.decision import (
     Seen,
     list_considered,
 )
-from penstock.policy.events.types import EventType, EventTypes
+from penstock.policy.event_types import EventType, EventTypes
 from penstock.policy.request import AccessRequest
 
 CAPABILITY: Final = "capability"

@@ -43,8 +43,8 @@ from penstock.policy.decision import (
     Seen,
     list_considered,
 )
-from penstock.policy.filters.store import TopicCache
-from penstock.policy.filters.tree import FilterTree
+from penstock.policy.filter_store import TopicCache
+from penstock.policy.filter_tree import FilterTree
 from penstock.policy.request import AccessRequest
 
 TOPIC_LIMIT: Final = 65_536

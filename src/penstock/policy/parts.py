@@ -29,8 +29,8 @@ from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.rules import ADMINISTER, MARK, MONITOR, BrokerTopics
 from penstock.policy.consent import Prohibitions
 from penstock.policy.decision import Considered, Decision, Depends, Explanation, Part
-from penstock.policy.events.types import EventTypes
-from penstock.policy.filters.tree import FilterTree
+from penstock.policy.event_types import EventTypes
+from penstock.policy.filter_tree import FilterTree
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.explanations import explain_message, explain_topic, name_subscription
 from penstock.policy.purposes.rights import (

@@ -30,8 +30,8 @@ from typing import Final
 
 from penstock.clock import utc_now
 from penstock.config import Config
+from penstock.config.rights import EmailSettings
 from penstock.config.secrets import Secret
-from penstock.config.sections.rights import EmailSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
 from penstock.model.kinds import ControlPublisher, ControlSubscriber

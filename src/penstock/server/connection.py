@@ -30,8 +30,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from penstock.config.sections.listeners import HttpListener
-from penstock.config.sections.rights import HttpLimitSettings
+from penstock.config.listeners import HttpListener
+from penstock.config.rights import HttpLimitSettings
 from penstock.errors import PenstockError
 from penstock.gateway.connection.arrivals import Arrival, Arrivals
 from penstock.gateway.service.listeners import (

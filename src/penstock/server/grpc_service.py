@@ -25,8 +25,8 @@ from google.protobuf.message import DecodeError, Message
 from pydantic import BaseModel, ValidationError
 
 from penstock.client.privacy import privacy_pb2 as messages
-from penstock.config.sections.listeners import ServerListenerSettings
-from penstock.config.sections.rights import ServerLimitSettings
+from penstock.config.listeners import ServerListenerSettings
+from penstock.config.rights import ServerLimitSettings
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.gateway.service.listeners import make_context, mark_files
 from penstock.model.document import Document, Key

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 - The digest of a client identifier is the key of a row: it may be larger than an index takes.
-  Addresses appear as pseudonyms only.
+  The identifier itself stands there while its client is away. Addresses appear as pseudonyms only.
 - `PAUSED` stands beside the options of a subscription that the broker was told to end for now.
 - A negative number: the subscription has ended, and the broker is still to be told.
 - Sessions count for their user; those of anonymous clients, who are all one principal, for the
@@ -56,6 +56,8 @@ sessions_table = Table(
     Column("expires", Moment, index=True),
     # Only of anonymous clients, all of whom are one principal.
     Column("address", String(ADDRESS_LENGTH), nullable=False, server_default=""),
+    # The client identifier, of a client that left and has not come back: erasure needs it.
+    Column("away", Text),
 )
 Index("ix_sessions_principal_address", sessions_table.c.principal, sessions_table.c.address)
 

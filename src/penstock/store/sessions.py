@@ -21,6 +21,9 @@ Rules that hold here:
 - A user has so many sessions at most, and so has an address whose clients are anonymous, at all
   gateways of a store together (`SessionQuotas`). Who begins one more is refused
   (`SessionQuotaError`); no session gives way to another. Addresses are hidden.
+- A session whose client has left says which client that is, so that erasure can look what waits
+  for it at the broker (`away`). It does not where its gateway was killed, nor where the broker
+  holds a will back: who takes the session up, even for a moment, would end that will.
 - A subscription for a purpose that was decided before a command ended all of them, and that
   comes later, has ended, too (`Keep.era`).
 """
@@ -128,6 +131,8 @@ class Leave:
     client: str
     holder: str
     expiry: int
+    will_waits: bool = False
+    """Whether the broker holds a will back, which whoever takes the session up would end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,15 @@ class Disown:
     """These principals are no more; what they left behind belongs to nobody."""
 
     principals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AwaySession:
+    """A session whose client has left it."""
+
+    client: str
+    seconds: int
+    """How long it is kept; `NEVER` has no end."""
 
 
 ClientChange = Begin | Keep | Leave | Return | Forget | Hold
@@ -210,6 +224,21 @@ class Sessions:
         """Count the sessions that are kept, by all gateways of the store."""
         with self._database.read() as connection:
             return count_sessions(connection, self._clock())
+
+    def away(self) -> list[AwaySession]:
+        """Return the sessions whose clients have left them."""
+        table, now = sessions_table.c, self._clock()
+        kept = sa.or_(table.expires.is_(None), table.expires > now)
+        query = sa.select(table.away, table.expires).where(table.away.is_not(None), kept)
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        return [
+            AwaySession(
+                it.away,
+                NEVER if it.expires is None else max(1, int((it.expires - now).total_seconds())),
+            )
+            for it in rows
+        ]
 
     def apply(self, changes: Sequence[SessionChange]) -> None:
         """Make changes durable, all of them or none."""
@@ -266,8 +295,11 @@ class Sessions:
                 connection.execute(sa.delete(sessions_table).where(mine, held))
             case Leave(expiry=expiry, holder=holder):
                 held = sessions_table.c.holder == holder
-                ends = self._end_of(expiry)
-                connection.execute(sa.update(sessions_table).where(mine, held).values(expires=ends))
+                left = {
+                    "expires": self._end_of(expiry),
+                    "away": None if change.will_waits else change.client,
+                }
+                connection.execute(sa.update(sessions_table).where(mine, held).values(left))
             case Hold(holder=holder, expiry=expiry):
                 held = sessions_table.c.holder == holder
                 ends = self._end_of(expiry, CONNECTED)
@@ -279,8 +311,8 @@ class Sessions:
                 if self._read(connection, key) != seen:
                     raise TakenError
                 ends = self._end_of(change.expiry, CONNECTED)
-                taken = sa.update(sessions_table).where(mine).values(expires=ends, holder=holder)
-                connection.execute(taken)
+                taken = {"expires": ends, "holder": holder, "away": None}
+                connection.execute(sa.update(sessions_table).where(mine).values(taken))
 
     def _end_of(self, expiry: int, longer: timedelta = timedelta()) -> datetime | None:
         return None if expiry == NEVER else self._clock() + timedelta(seconds=expiry) + longer

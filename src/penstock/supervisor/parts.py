@@ -49,7 +49,7 @@ from penstock.components.mosquitto import (
     make_private_folder,
 )
 from penstock.config import Config
-from penstock.config.sections.installation import SupervisorSettings
+from penstock.config.installation import SupervisorSettings
 from penstock.errors import InvalidError, Problem, UsageError
 
 ANSWER_LIMIT = 64

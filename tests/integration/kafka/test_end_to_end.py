@@ -38,7 +38,7 @@ from tests.support.kafka.clusters import settings_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.config.sections.brokers import KafkaSettings
+    from penstock.config.brokers import KafkaSettings
 
 pytestmark = [pytest.mark.needs("mosquitto", "java", "jars"), pytest.mark.timeout(900)]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import PartitionMetadata
     from pyspark.sql import SparkSession
 
-    from penstock.config.sections.brokers import KafkaSettings
+    from penstock.config.brokers import KafkaSettings
     from penstock.pipeline.service.manager import Manager
 
 pytestmark = pytest.mark.needs("java", "jars")

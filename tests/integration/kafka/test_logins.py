@@ -19,12 +19,12 @@ from typing_extensions import override
 
 from penstock.components import KafkaCluster
 from penstock.components.processes import free_port
-from penstock.config.secrets import SecretFile
-from penstock.config.sections.brokers import (
+from penstock.config.brokers import (
     KafkaSettings,
     KafkaTokenSettings,
     KafkaUserLoginSettings,
 )
+from penstock.config.secrets import SecretFile
 from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog.kafka import KafkaLog
 from penstock.kafka import Cluster

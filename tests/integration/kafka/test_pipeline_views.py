@@ -28,7 +28,7 @@ from tests.support.kafka.clusters import settings_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.config.sections.brokers import KafkaSettings
+    from penstock.config.brokers import KafkaSettings
     from penstock.pipeline.service.manager import Manager
 
 pytestmark = pytest.mark.needs("java", "jars")

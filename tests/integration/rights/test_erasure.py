@@ -133,7 +133,7 @@ def test_a_deletion_is_carried_out_and_proved(
     assert counts["contacts"]["addresses"] == 1
     assert (counts["view open"]["rows"], counts["view coded"]["rows"]) == (1, 1)
     left = {it["place"] for it in proof.content["remains"]}
-    assert {"copies", "backups", "sessions", "audit-log"} <= left
+    assert {"copies", "backups", "audit-log"} <= left
     assert "ann" not in json.dumps(proof.content)
     assert [it.key for it in place.events.topic("vitals").read()] == [b"anna", b"bob"]
     assert token not in (place.config.pipeline.folder / "coded/data/000-000.json").read_text()

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Any, cast
 
 from penstock.clock import boot_clock
-from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
+from penstock.config.gateway import GatewaySettings, RecordingSettings
 from penstock.gateway.broker import PUBLISHER, BrokerAddress, Offer
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.arrivals import Arrivals
+from penstock.gateway.connection.broker_connection import OPENING
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.downstream import Downstream, Handlers
-from penstock.gateway.connection.intake import OPENING
 from penstock.gateway.connection.upstream import Upstream
 from penstock.gateway.counters import Counters
 from penstock.gateway.event_loop import SessionWriter

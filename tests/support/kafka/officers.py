@@ -10,8 +10,8 @@ from typing import Any
 from confluent_kafka import Producer
 
 from penstock.components import KafkaCluster
+from penstock.config.brokers import KafkaSettings
 from penstock.config.secrets import KeyFile, SecretFile
-from penstock.config.sections.brokers import KafkaSettings
 from penstock.eventlog.connection import admin_settings
 from penstock.kafka import AccessAudit, Administration, open_administration
 from penstock.model.document import Document

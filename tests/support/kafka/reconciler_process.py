@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from penstock.config.brokers import KafkaSettings
 from penstock.config.secrets import KeyFile, SecretFile
-from penstock.config.sections.brokers import KafkaSettings
 from penstock.kafka import open_reconciler
 from penstock.store import kafka_users
 from penstock.store.database import Database

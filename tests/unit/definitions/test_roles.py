@@ -21,9 +21,9 @@ from penstock.errors import InvalidError
 from penstock.model.definition import KINDS, Reference
 from penstock.model.document import Document, Key
 from penstock.model.role_terms import ROLE_PREFIX
+from penstock.policy import role_derivation
 from penstock.policy.access.objects import Message
 from penstock.policy.request import make_request
-from penstock.policy.roles import derivation
 from tests.support.scale import scaled
 
 HOUSE = """
@@ -216,7 +216,7 @@ def test_what_limits_a_role_limits_those_whose_roles_nobody_can_tell(
     }
     assert not passes("ann", frozenset({"doctor"}))
     assert not passes("ann", frozenset({"treating"}))
-    monkeypatch.setattr(derivation, "INSTANCE_LIMIT", 0)
+    monkeypatch.setattr(role_derivation, "INSTANCE_LIMIT", 0)
     assert not passes("nell")
     assert not passes("nell", frozenset({"nurse"}))
     assert passes("eve")  # nobody has anything for her to have too much of

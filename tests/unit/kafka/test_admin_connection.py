@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from penstock.config.brokers import KafkaSettings
 from penstock.config.secrets import SecretVariable
-from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UnavailableError
 from penstock.kafka.admin_connection import AdminConnection
 

@@ -12,6 +12,7 @@ from penstock.store.database import Database
 from penstock.store.session_tables import SessionQuotaError, SessionQuotas, digest, sessions_table
 from penstock.store.sessions import (
     NEVER,
+    AwaySession,
     Begin,
     Disown,
     Forget,
@@ -98,6 +99,27 @@ def test_sessions_end_in_their_time(database: Database) -> None:
     assert sessions.sweep() == 1
     assert sessions.load("never") is not None
     assert sessions.load("back") is not None
+
+
+def test_who_has_left_is_known_until_they_come_back(database: Database) -> None:
+    clock = Clock()
+    sessions = Sessions(database, clock=clock)
+    sessions.apply([Begin(it, "alice", "h", None, expiry=60) for it in "abcd"])
+    assert sessions.away() == []
+    sessions.apply(
+        [
+            Leave("a", "h", 60),
+            Leave("b", "h", NEVER),
+            Leave("c", "h", 60, will_waits=True),
+            Leave("d", "another", 60),
+        ]
+    )
+    assert sorted(sessions.away()) == [AwaySession("a", 60), AwaySession("b", NEVER)]
+    clock.now += timedelta(seconds=20)
+    sessions.apply([take_up(sessions, "b", "i")])
+    assert sessions.away() == [AwaySession("a", 40)]
+    clock.now += timedelta(seconds=40)
+    assert sessions.away() == []
 
 
 def test_changes_are_made_together_or_not_at_all(database: Database) -> None:

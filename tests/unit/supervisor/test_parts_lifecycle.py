@@ -3,7 +3,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.sections.installation import SupervisorSettings
+from penstock.config.installation import SupervisorSettings
 from penstock.supervisor import parts
 from penstock.supervisor.parts import TRANSITIONS, Backoff, PartEvent, PartState
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from penstock.config.sections.installation import PipelineSettings
+from penstock.config.installation import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
 from penstock.pipeline.anonymizers.blueprint import Blueprint

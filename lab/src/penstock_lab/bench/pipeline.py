@@ -27,7 +27,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from penstock.config import defaults
-from penstock.config.sections.installation import PipelineSettings
+from penstock.config.installation import PipelineSettings
 from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 from penstock.definitions.anonymizers.stateful import Aggregation
 from penstock.eventlog import EventLog, Topic

@@ -31,8 +31,8 @@ from penstock.model.kinds import Stream
 from penstock.policy.access.emergencies import NO_SITUATIONS
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
-from penstock.policy.events.content import ContentFilters
-from penstock.policy.events.types import EventTypes
+from penstock.policy.content_filters import ContentFilters
+from penstock.policy.event_types import EventTypes
 from penstock_lab.bench import interaction
 from penstock_lab.bench.tables import Table
 

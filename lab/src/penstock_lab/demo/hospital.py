@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from penstock.config import defaults
-from penstock.config.sections.installation import PipelineSettings
+from penstock.config.installation import PipelineSettings
 from penstock.definitions import DefinitionSet, read_text
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View

@@ -27,9 +27,9 @@ from rich.text import Text
 
 from penstock.components import KafkaCluster
 from penstock.config import defaults
+from penstock.config.brokers import KafkaSettings
+from penstock.config.installation import PipelineSettings
 from penstock.config.secrets import KeyFile, SecretFile
-from penstock.config.sections.brokers import KafkaSettings
-from penstock.config.sections.installation import PipelineSettings
 from penstock.definitions import read_text
 from penstock.eventlog.connection import BrokerError
 from penstock.eventlog.kafka import KafkaLog

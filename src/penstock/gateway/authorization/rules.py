@@ -42,7 +42,7 @@ from penstock.model.topics import parse_subscribed
 from penstock.mqtt import encode_user_properties
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.consent import OptOutIndex, Prohibitions
-from penstock.policy.events.content import ContentError, ContentFilter, ContentFilters
+from penstock.policy.content_filters import ContentError, ContentFilter, ContentFilters
 from penstock.policy.parts import Advertisements
 from penstock.policy.purposes.commands import Advertise
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges

@@ -1,6 +1,7 @@
 """Seals what goes to the broker, and opens what comes from it, on the topics of sealed streams.
 
     publication ──▶ admitted, recorded ──▶ `seal` ──▶ broker ──▶ `open` ──▶ decided, delivered
+    store of group keys ──▶ `GroupKeyFeed` ──▶ the keys that are held here
 
 Rules that hold here:
 - Everything on such a topic is sealed, whoever publishes it: clients, actions, wills. What
@@ -10,18 +11,24 @@ Rules that hold here:
 - Attributes whose keys are missing are left out of what subscribers get. Where no key is held
   nothing is delivered.
 - Two streams that would seal a topic in different ways seal nothing there: nothing passes.
+- The store is looked at once a second, where any stream is sealed, and what is over for longer
+  than the delay is destroyed there. What it holds is all that is held here: a key that was
+  destroyed there opens and seals nothing here a second later.
+- Where the store does not answer, the keys stay: definitions that are not fresh deny everything.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from penstock.clock import utc_now
 from penstock.errors import PenstockError
 from penstock.gateway.authorization.request_context import bind
 from penstock.gateway.broker import RESERVED
@@ -31,7 +38,9 @@ from penstock.model.kinds import EventType, Stream
 from penstock.model.kinds.fields import plain_filter
 from penstock.mqtt import PropertyLists, Publish, Sender
 from penstock.mqtt.codes import PACKET_SIZE_LIMIT
-from penstock.policy.filters.tree import FilterTree
+from penstock.policy.filter_tree import FilterTree
+from penstock.store.keys import GroupKeys, StoredKey
+from penstock.telemetry import get_logger
 from penstock.trust.event_types import TypeRegistry
 from penstock.trust.key_ring import GroupKey, KeyRing
 from penstock.trust.resources import find_resources
@@ -237,3 +246,70 @@ def _join(parts: Mapping[UUID, bytes], attributes: Mapping[str, UUID]) -> bytes:
     if content is None or content.keys() != found.keys():
         raise SealingError("an attribute holds more than its value")
     return payload
+
+
+LOOK_SECONDS: Final = 1.0
+_DESTROY_EVERY: Final = 60_000
+"""How often is looked for keys that are to be destroyed, in milliseconds."""
+_log = get_logger("gateway")
+
+
+class GroupKeySource(NamedTuple):
+    """Where keys come from, and how long those that are over are kept, in milliseconds."""
+
+    open: Callable[[], GroupKeys]
+    delay: int
+
+
+class GroupKeyFeed:
+    """The keys of one gateway."""
+
+    def __init__(
+        self,
+        sealing: Sealing,
+        source: GroupKeySource,
+        run_in_thread: Callable[[Callable[[], _Found]], Awaitable[_Found]],
+    ) -> None:
+        self._sealing = sealing
+        self._source = source
+        self._run_in_thread = run_in_thread
+        self._keys: GroupKeys | None = None
+        self._seen = -1
+        self._next = 0
+
+    async def watch(self) -> None:
+        """Follow the store for as long as the gateway runs."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Take over what changed since the last look."""
+        if not self._sealing.in_use:
+            return
+        try:
+            changes, found = await self._run_in_thread(self._read)
+        except PenstockError as error:
+            _log.warning("the store does not answer for keys of sealed streams", error=error)
+            return
+        if found is not None:
+            self._seen = changes
+            self._sealing.take_keys(GroupKey(*it) for it in found)
+
+    def _read(self) -> _Found:
+        if self._keys is None:
+            self._keys = self._source.open()
+        changes = self._keys.changes()
+        if changes == self._seen and _now() < self._next:
+            return changes, None
+        self._next = _now() + _DESTROY_EVERY
+        if self._keys.destroy_old(_now(), self._source.delay):
+            changes = self._keys.changes()
+        return changes, None if changes == self._seen else self._keys.keys()
+
+
+def _now() -> int:
+    return int(utc_now().timestamp() * 1000)
+
+
+_Found = tuple[int, list[StoredKey] | None]

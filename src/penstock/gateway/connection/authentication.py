@@ -52,9 +52,8 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from penstock.errors import PenstockError, UnavailableError, quote
-from penstock.gateway.connection.console_pass import check_pass, looks_like_pass
 from penstock.gateway.connection.login_queue import BusyError, LoginQueue
-from penstock.gateway.connection.token_verifier import TokenVerifier
+from penstock.gateway.connection.tokens import TokenVerifier, check_pass, looks_like_pass
 from penstock.gateway.session import Session
 from penstock.mqtt import Connect, ReasonCode
 from penstock.policy.access.principals import ANONYMOUS

@@ -41,9 +41,9 @@ from penstock.errors import PenstockError, UnavailableError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.connection.authentication import Authenticator, RefusedError
+from penstock.gateway.connection.broker_connection import AWAITING_LEADER, STALE
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.context import Cause
-from penstock.gateway.connection.intake import AWAITING_LEADER, STALE
 from penstock.gateway.counters import Counters
 from penstock.gateway.event_loop import SessionWriter
 from penstock.gateway.session import Session
@@ -187,7 +187,11 @@ class ClientRegistry:
 
     def _leave_session(self, session: Session) -> None:
         if session.stored:
-            self._session_writer.later(Leave(session.client_id, session.holder, session.expiry))
+            will = session.will if session.will_given else None
+            waits = will is not None and bool(will.properties.will_delay)
+            self._session_writer.later(
+                Leave(session.client_id, session.holder, session.expiry, will_waits=waits)
+            )
 
     async def disown_sessions(self, users: Collection[str]) -> None:
         """Let the store forget the sessions of users that are no more."""

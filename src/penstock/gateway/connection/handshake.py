@@ -36,10 +36,10 @@ from penstock.gateway.broker import (
 )
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.authentication import Authenticator, RefusedError, too_busy
+from penstock.gateway.connection.broker_connection import OPENING
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.client_registry import ClientRegistry, Revocation
 from penstock.gateway.connection.context import Cause, ConnectionContext
-from penstock.gateway.connection.intake import OPENING
 from penstock.gateway.connection.login_queue import BusyError, Turn
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import (

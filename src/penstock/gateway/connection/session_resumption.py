@@ -21,8 +21,8 @@ import secrets
 
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.connection.authentication import Authenticator, RefusedError
+from penstock.gateway.connection.broker_connection import Intake
 from penstock.gateway.connection.client_registry import ClientRegistry
-from penstock.gateway.connection.intake import Intake
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.event_loop import Background, SessionWriter
 from penstock.gateway.session import Session

@@ -48,7 +48,7 @@ from penstock.mqtt import (
     Unsubscribe,
 )
 from penstock.mqtt.codes import FAILURE
-from penstock.policy.events.content import ContentError, ContentLimitError
+from penstock.policy.content_filters import ContentError, ContentLimitError
 from penstock.policy.purposes.commands import CONTENT_PROPERTY, PurposedFilter, parse_subscribe
 from penstock.policy.purposes.settings import Notation
 from penstock.policy.purposes.subscriptions import Subscription

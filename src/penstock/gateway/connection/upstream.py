@@ -34,10 +34,15 @@ from typing import Final, cast
 from penstock.clock import boot_clock
 from penstock.gateway.authorization.delivery_check import UNASKED, DecisionCache, DeliveryDecision
 from penstock.gateway.connection.backlog import DuplicateFilter, ReceiveWindow
-from penstock.gateway.connection.broker_connection import QUEUES, WINDOW, BrokerConnection
+from penstock.gateway.connection.broker_connection import (
+    AWAITING_LEADER,
+    QUEUES,
+    STALE,
+    WINDOW,
+    BrokerConnection,
+)
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.context import Cause
-from penstock.gateway.connection.intake import AWAITING_LEADER, STALE
 from penstock.mqtt import (
     NO_PROPERTIES,
     PUBACK_SIZE,

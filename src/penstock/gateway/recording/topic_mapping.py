@@ -29,7 +29,7 @@ from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream
 from penstock.model.kinds.fields import named_levels, plain_filter
 from penstock.policy.access.objects import collect
-from penstock.policy.filters.tree import FilterTree
+from penstock.policy.filter_tree import FilterTree
 
 MAX_VALUE: Final = 1_000_000
 """The longest payload that every event log takes."""

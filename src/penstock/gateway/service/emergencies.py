@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.clock import boot_clock
-from penstock.config.sections.gateway import EmergencySettings
+from penstock.config.gateway import EmergencySettings
 from penstock.gateway.authorization.delivery_check import DeliveryCheck
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.publication_check import PublicationCheck

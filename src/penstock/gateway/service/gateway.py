@@ -18,10 +18,11 @@ import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from penstock.config.sections.gateway import EmergencySettings
+from penstock.config.gateway import EmergencySettings
 from penstock.errors import PenstockError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.authorization.sealing import GroupKeyFeed, GroupKeySource
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.admission import Admission
@@ -48,7 +49,6 @@ from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.gateway.service.emergencies import Emergencies, Sharing
-from penstock.gateway.service.group_key_feed import GroupKeyFeed, GroupKeySource
 from penstock.model.document import Document
 from penstock.policy.purposes.settings import Notation
 from penstock.store.definitions.checked import CheckedDefinitions
@@ -226,7 +226,9 @@ class Gateway:
 
         self._group_keys: GroupKeyFeed | None = None
         if group_keys is not None:
-            self._group_keys = GroupKeyFeed(rules, group_keys, self.background.run_in_thread)
+            self._group_keys = GroupKeyFeed(
+                rules.sealing, group_keys, self.background.run_in_thread
+            )
 
     def make_client(self, arrival: Arrival) -> Downstream:
         """Make what a listener hands a new connection to."""

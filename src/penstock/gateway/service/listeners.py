@@ -29,8 +29,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from penstock.config.listeners import ListenerSettings
 from penstock.config.secrets import SecretFile
-from penstock.config.sections.listeners import ListenerSettings
 from penstock.errors import UnavailableError, quote
 from penstock.gateway.connection.arrivals import Arrival, ArrivalCounters, Arrivals
 from penstock.gateway.connection.context import FAREWELL_SECONDS

@@ -30,17 +30,17 @@ from types import FrameType
 
 from penstock.clock import boot_clock
 from penstock.config import Config
+from penstock.config.gateway import LimitSettings
 from penstock.config.secrets import generate_key
-from penstock.config.sections.gateway import LimitSettings
 from penstock.definitions.authorizer import configured_settings
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.compiled_definitions import AnswerTopics
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.authorization.sealing import GroupKeySource
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.authentication import Authenticator, PasswordFile
-from penstock.gateway.connection.console_pass import derive_pass_key
-from penstock.gateway.connection.token_verifier import TokenVerifier
+from penstock.gateway.connection.tokens import TokenVerifier, derive_pass_key
 from penstock.gateway.detection.leader_lease import make_holder, make_place
 from penstock.gateway.event_loop import Background
 from penstock.gateway.limits import TICK_SECONDS, Limits
@@ -50,7 +50,6 @@ from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.replication.protocol import derive_secret
 from penstock.gateway.service.emergencies import Sharing
 from penstock.gateway.service.gateway import Gateway
-from penstock.gateway.service.group_key_feed import GroupKeySource
 from penstock.gateway.service.listeners import Listener, open_listener
 from penstock.policy.purposes.settings import Notation
 from penstock.store.audit.log import AuditLog

@@ -43,7 +43,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from penstock.cep.spark import bind_types, field_name, list_packets
 from penstock.config import Config
-from penstock.config.sections.installation import PipelineSettings
+from penstock.config.installation import PipelineSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog.erasure import find_asked

@@ -24,9 +24,9 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from penstock.config.brokers import KafkaSettings
+from penstock.config.installation import PipelineSettings
 from penstock.config.secrets import generate_key
-from penstock.config.sections.brokers import KafkaSettings
-from penstock.config.sections.installation import PipelineSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog

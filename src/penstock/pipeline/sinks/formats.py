@@ -24,7 +24,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 from typing_extensions import override
 
-from penstock.config.sections.brokers import KafkaSettings
+from penstock.config.brokers import KafkaSettings
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog import Topic
 from penstock.eventlog.files import MAX_LINE

@@ -21,8 +21,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.components import JAR_SETS
+from penstock.config.brokers import KafkaSettings
 from penstock.config.secrets import SecretFile
-from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog.connection import (
     owned_name,

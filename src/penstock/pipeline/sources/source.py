@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.config.sections.brokers import KafkaSettings
-from penstock.config.sections.installation import PipelineSettings
+from penstock.config.brokers import KafkaSettings
+from penstock.config.installation import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
 from penstock.pipeline.sources.event_log import Position, TopicSource

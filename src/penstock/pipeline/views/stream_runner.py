@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 
-from penstock.config.sections.installation import PipelineSettings
+from penstock.config.installation import PipelineSettings
 from penstock.errors import PenstockError
 from penstock.eventlog.connection import BrokerError
 from penstock.eventlog.registry import SchemaRegistry

@@ -40,9 +40,9 @@ from penstock.policy.access.rules import (
     pick,
 )
 from penstock.policy.decision import Decision, Depends, Explanation
-from penstock.policy.filters.store import TopicCache
-from penstock.policy.filters.tree import FilterTree
-from penstock.policy.roles.engine import RoleEngine
+from penstock.policy.filter_store import TopicCache
+from penstock.policy.filter_tree import FilterTree
+from penstock.policy.role_engine import RoleEngine
 
 TOPIC_LIMIT: Final = 65_536
 PRINCIPAL_LIMIT: Final = 65_536

@@ -25,7 +25,7 @@ from penstock.policy.access.plans import DEFAULT, Enforcement
 from penstock.policy.access.principals import Action, Principal
 from penstock.policy.access.rules import Policy, Preference
 from penstock.policy.decision import Applied, Considered, Explanation, Part, list_considered
-from penstock.policy.roles.engine import RoleEngine
+from penstock.policy.role_engine import RoleEngine
 
 
 def explain_access(

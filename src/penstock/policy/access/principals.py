@@ -27,8 +27,8 @@ from typing import Any, Final, Literal
 from penstock.lang import RecordType, prepare
 from penstock.model.kinds import Group, Role
 from penstock.model.role_terms import ROLE_PREFIX
-from penstock.policy.roles.derivation import ActiveRoles
-from penstock.policy.roles.engine import NO_ROLES, RoleEngine
+from penstock.policy.role_derivation import ActiveRoles
+from penstock.policy.role_engine import NO_ROLES, RoleEngine
 
 
 class RoleGraph:

@@ -37,8 +37,8 @@ from penstock.policy.decision import (
     Part,
     list_considered,
 )
-from penstock.policy.filters.tree import FilterTree
-from penstock.policy.roles.derivation import Relation
+from penstock.policy.filter_tree import FilterTree
+from penstock.policy.role_derivation import Relation
 
 _OF_ROOT: Final = {
     "s": Depends.NOTHING,

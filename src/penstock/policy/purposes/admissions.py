@@ -34,8 +34,8 @@ from collections.abc import Callable, Iterable, Iterator
 from penstock.model.purposes import ALLOWS, PROHIBITS
 from penstock.model.topics import covers
 from penstock.policy.decision import Explanation
-from penstock.policy.filters.store import FilterStore, FlatFilters
-from penstock.policy.filters.tree import FilterTree
+from penstock.policy.filter_store import FilterStore, FlatFilters
+from penstock.policy.filter_tree import FilterTree
 from penstock.policy.purposes.explanations import explain_filter
 from penstock.policy.purposes.reservations import PurposeEffects, Reservations
 from penstock.policy.purposes.settings import Mode, PurposeSettings

@@ -27,7 +27,7 @@ from penstock.model.topics import (
     parse_subscribed,
 )
 from penstock.policy.decision import Explanation
-from penstock.policy.filters.store import check_depth
+from penstock.policy.filter_store import check_depth
 from penstock.policy.purposes.admissions import Admissions, FilterCoverage
 from penstock.policy.purposes.explanations import (
     draw_reservations,

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from penstock.model.purposes import ALLOWS, SILENT, PurposeSet
 from penstock.model.topics import decode_topic
-from penstock.policy.filters.store import FilterStore, FlatFilters, TopicCache
-from penstock.policy.filters.tree import FilterTree
+from penstock.policy.filter_store import FilterStore, FlatFilters, TopicCache
+from penstock.policy.filter_tree import FilterTree
 
 _EFFECTS_LIMIT = 4_096
 _SETS_LIMIT = 16_384

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from penstock.model.topics import SubscribedFilter
-from penstock.policy.filters.tree import FilterTree
+from penstock.policy.filter_tree import FilterTree
 
 
 class Content(Protocol):

@@ -13,7 +13,7 @@ import hashlib
 import threading
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from penstock.config.sections.rights import AwsSettings
+from penstock.config.rights import AwsSettings
 from penstock.errors import UnavailableError
 from penstock.rights.dispatch.message import NOT_CONFIGURED, SENT, Dispatched, Letter, failed
 

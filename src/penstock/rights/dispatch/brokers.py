@@ -20,8 +20,8 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.config.sections.brokers import KafkaSettings
-from penstock.config.sections.rights import RightsKafkaSettings, RightsMqttSettings
+from penstock.config.brokers import KafkaSettings
+from penstock.config.rights import RightsKafkaSettings, RightsMqttSettings
 from penstock.errors import UnavailableError
 from penstock.rights.dispatch.message import (
     NOT_CONFIGURED,

@@ -1,7 +1,7 @@
 """Erasure as a built-in service: told of a deletion, it erases, proves it, and is done.
 
-    vault ─▶ event log ─▶ Kafka ─▶ retained ─▶ detection ─▶ store ─▶ views ─▶ scan
-                                                         evidence, audited ─▶ DONE ◀──┘
+    vault ─▶ event log ─▶ Kafka ─▶ broker ─▶ detection ─▶ store ─▶ views ─▶ scan
+                                                       evidence, audited ─▶ DONE ◀──┘
 
 Rules that hold here:
 - Each step is noted when it is done and is idempotent: killed between any two, the next worker
@@ -59,7 +59,7 @@ from penstock.rights.erasure.records import (
     find_tokens,
     trace_views,
 )
-from penstock.rights.erasure.retained import clear_retained
+from penstock.rights.erasure.retained import clear_retained, clear_waiting
 from penstock.rights.erasure.scan import scan
 from penstock.store.audit.entry import Entry
 from penstock.store.audit.entry import Outcome as AuditOutcome
@@ -72,6 +72,7 @@ from penstock.store.detokenization import StoreVault
 from penstock.store.keys import PersonKeys
 from penstock.store.opt_outs import SubjectMarks
 from penstock.store.rights.erasures import ErasureBook
+from penstock.store.sessions import Sessions
 from penstock.telemetry import get_logger
 
 VERSION: Final = 1
@@ -84,7 +85,6 @@ _ELSEWHERE: Final = (
     ("copies", "what services and consumers took out of Penstock: each answers for itself"),
     ("backups", "copies of files and databases that others made"),
     ("disk", "what the file system keeps of removed files until it uses the space again"),
-    ("sessions", "messages that wait at the broker for clients that are away, until they come"),
     ("audit-log", "entries under a pseudonym, which is kept to prove what was done"),
     ("choices", "opt-ins and opt-outs under a mark, which tells nobody's name"),
 )  # fmt: skip
@@ -208,6 +208,7 @@ class ErasureService:
                 yield _Step(f"kafka:{stream.name}", lambda it=stream: self._erase_kafka(case, it))  # type: ignore[misc]
         yield _Step("elsewhere", lambda: self._list_others(case, streams))
         yield _Step("retained", lambda: self._clear_retained(case, streams))
+        yield _Step("sessions", lambda: self._clear_waiting(case, streams))
         yield _Step("detection", lambda: self._erase_detection(case))
         yield _Step("store", lambda: self._erase_store(case))
         for trace in case.traces:
@@ -324,13 +325,39 @@ class ErasureService:
 
     def _clear_retained(self, case: _Case, streams: list[Stream]) -> Result:
         count = clear_retained(self._config.broker, streams, case.person, case.keep)
-        if count and self._config.broker.mode == "embedded":
-            # Mosquitto writes its memory to the disk now, and not only half an hour later.
+        self._write_broker_state(count)
+        return _result([{"place": "retained messages", "messages": count}])
+
+    def _clear_waiting(self, case: _Case, streams: list[Stream]) -> Result:
+        """Take out what waits at the broker for clients that are away."""
+        place = "sessions of clients that are away"
+        if self._config.gateway.authentication.relay:
+            reason = "the broker lets nobody but the clients themselves into their sessions"
+            return _result([], [_remain(place, reason)])
+        sessions = Sessions(self._database)
+        away = sessions.away()
+        found = clear_waiting(self._config.broker, away, streams, case.person, case.keep)
+        self._write_broker_state(found.messages)
+        remains = []
+        if found.unread:
+            reason = "more waits than the broker sends at once, or the client came back meanwhile"
+            remains.append(_remain(place, reason, found.unread))
+        if others := sessions.count().kept - len(away):
+            reason = (
+                "sessions of clients that are connected, whose gateway was killed, or that left "
+                "a will which the broker holds back: what waits there, waits until they come"
+            )
+            remains.append(_remain("other sessions", reason, others))
+        erased = {"place": place, "messages": found.messages, "sessions": len(away)}
+        return _result([erased], remains)
+
+    def _write_broker_state(self, changes: int) -> None:
+        """Let the embedded broker write its memory to the disk now, not half an hour later."""
+        if changes and self._config.broker.mode == "embedded":
             found = find_listener(self._config.broker.socket)
             if found is not None:
                 with suppress(OSError):
                     os.kill(found.pid, signal.SIGUSR1)
-        return _result([{"place": "retained messages", "messages": count}])
 
     def _erase_detection(self, case: _Case) -> Result:
         """Let detection forget the person's events, or wait until it has."""

@@ -43,7 +43,7 @@ from typing import Final, Self
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from penstock.config.sections.installation import AuditSettings
+from penstock.config.installation import AuditSettings
 from penstock.errors import PenstockError
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.log import AREA, AuditLog, extends

@@ -50,6 +50,7 @@ STEPS: Final[Mapping[str, str]] = {
     "0025": "gateways.make_detection_erasures",
     "0026": "privacy.index_requests_by_publisher",
     "0027": "privacy.make_sessions",
+    "0028": "gateways.add_clients_away",
 }
 _versions: Final = sa.Table(
     VERSION_TABLE,

@@ -243,3 +243,8 @@ def make_detection_erasures() -> None:
         sa.PrimaryKeyConstraint("request", name="pk_detection_erasures"),
     )
     op.create_index("ix_detection_erasures_settled", "detection_erasures", ["settled"])
+
+
+def add_clients_away() -> None:
+    """Add who is away from a session; of those there are, nobody can tell."""
+    op.add_column("sessions", sa.Column("away", sa.Text(), nullable=True))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.config.sections.gateway import GatewaySettings
+from penstock.config.gateway import GatewaySettings
 from penstock.gateway.connection import arrivals as module
 from penstock.gateway.connection.arrivals import Arrival, Arrivals
 from penstock.gateway.counters import Counters

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.authorization.delivery_check import DeliveryDecision
-from penstock.gateway.connection.intake import AWAITING_LEADER, STALE
+from penstock.gateway.connection.broker_connection import AWAITING_LEADER, STALE
 from penstock.mqtt import (
     V3,
     V5,

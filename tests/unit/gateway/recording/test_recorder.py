@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 from unittest.mock import Mock
 
-from penstock.config.sections.gateway import RecordingSettings
+from penstock.config.gateway import RecordingSettings
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.recording.topic_mapping import Target
 from penstock.model.document import Document

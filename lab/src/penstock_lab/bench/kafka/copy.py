@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 
 from penstock.components import KafkaCluster
 from penstock.config import defaults
-from penstock.config.sections.brokers import KafkaSettings
+from penstock.config.brokers import KafkaSettings
 from penstock.config.settings import folders
 from penstock.definitions import DefinitionSet
 from penstock.eventlog.kafka import KafkaLog

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.components import KafkaCluster
 from penstock.config import defaults
-from penstock.config.sections.brokers import KafkaSettings
-from penstock.config.sections.installation import PipelineSettings
+from penstock.config.brokers import KafkaSettings
+from penstock.config.installation import PipelineSettings
 from penstock.definitions import DefinitionSet
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.document import Document

@@ -28,8 +28,8 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 
 from penstock.components import KafkaCluster
+from penstock.config.brokers import KafkaSettings
 from penstock.config.secrets import KeyFile, SecretFile
-from penstock.config.sections.brokers import KafkaSettings
 from penstock.eventlog.connection import admin_settings
 from penstock.kafka import Administration, Cluster, consumer_settings, open_administration
 from penstock.kafka.credentials import CredentialVault, derive

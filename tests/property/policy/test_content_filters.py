@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from penstock.lang import BOOL, Scope, compile_expression
 from penstock.model.kinds import Stream
 from penstock.policy.access.objects import Message
-from penstock.policy.events.content import DIRECT, ContentFilter, ContentFilters
-from penstock.policy.events.content_index import RangeIndex
-from penstock.policy.events.types import EventTypes
+from penstock.policy.content_filters import DIRECT, ContentFilter, ContentFilters
+from penstock.policy.content_index import RangeIndex
+from penstock.policy.event_types import EventTypes
 from tests.support.scale import scaled
 
 FIELDS = [

@@ -40,8 +40,8 @@ from penstock.lang.errors import FaultError
 from penstock.lang.operations import SET_OPERATIONS
 from penstock.lang.syntax import split_tokens
 from penstock.policy.access.objects import Message
-from penstock.policy.events.content_index import ContentIndex, Predicate, find_predicate
-from penstock.policy.events.types import EventTypes
+from penstock.policy.content_index import ContentIndex, Predicate, find_predicate
+from penstock.policy.event_types import EventTypes
 
 ROOT: Final = "r"
 TEXT_LIMIT: Final = 1_024

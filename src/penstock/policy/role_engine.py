@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.model.role_terms import ROLE_PREFIX, Constant, RoleTerm
 from penstock.policy.decision import Considered
-from penstock.policy.roles.derivation import (
+from penstock.policy.role_derivation import (
     Activation,
     ActiveRoles,
     Circumstances,
@@ -36,7 +36,7 @@ from penstock.policy.roles.derivation import (
     RoleLimitError,
     derive,
 )
-from penstock.policy.roles.program import APPOINTMENT, Fact, Program
+from penstock.policy.role_program import APPOINTMENT, Fact, Program
 
 SECOND: Final = 1000
 MINUTE: Final = 60 * SECOND

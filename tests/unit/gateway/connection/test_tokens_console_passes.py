@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.gateway.connection.console_pass import (
+from penstock.gateway.connection.tokens import (
     PASS_SECONDS,
     check_pass,
     derive_pass_key,

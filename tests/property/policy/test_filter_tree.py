@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.topics import covers, matches, overlaps
-from penstock.policy.filters.tree import FilterTree
+from penstock.policy.filter_tree import FilterTree
 from tests.support.scale import scaled
 
 LEVELS = st.sampled_from(["", "a", "b", "$s", "+", "+"])

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from penstock.errors import PenstockError
 from penstock.model.role_terms import Argument, Constant, Variable
-from penstock.policy.roles.program import (
+from penstock.policy.role_program import (
     APPOINTMENT,
     ROLE,
     ActivationRule,

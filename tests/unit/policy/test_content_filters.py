@@ -10,7 +10,7 @@ import pytest
 from penstock.lang import BOOL, Scope, compile_expression
 from penstock.model.kinds import Stream
 from penstock.policy.access.objects import Message
-from penstock.policy.events.content import (
+from penstock.policy.content_filters import (
     NODE_LIMIT,
     OWNER_LIMIT,
     PATTERN_LIMIT,
@@ -18,8 +18,8 @@ from penstock.policy.events.content import (
     ContentFilters,
     ContentLimitError,
 )
-from penstock.policy.events.content_index import Equality, Range, find_predicate
-from penstock.policy.events.types import TEXT_SEEN, EventTypes
+from penstock.policy.content_index import Equality, Range, find_predicate
+from penstock.policy.event_types import TEXT_SEEN, EventTypes
 
 INFINITE = float("inf")
 VITALS: dict[str, Any] = {

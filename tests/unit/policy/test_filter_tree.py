@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.policy.filters.tree import _POOL_LIMIT, FilterTree
+from penstock.policy.filter_tree import _POOL_LIMIT, FilterTree
 
 
 def test_equal_ends_with_one_value_are_shared() -> None:

@@ -1,7 +1,7 @@
 """What an installation keeps and how its processes run.
 
 Sections: `store`, `audit` and `consent`, in the database; `supervisor`, `log`, `monitor`, and
-`pipeline` with its Spark.
+`pipeline` with its Spark; `trust`, the other domains at the same broker.
 
 Rules that hold here:
 - A URL that may hold a password is never quoted in an error.
@@ -279,3 +279,54 @@ class PipelineSettings(Settings):
         "Where `penstock views run` answers /metrics, /healthz and /readyz, at the host of "
         "`monitor`; 0 takes a free one.",
     )
+
+
+DomainKeyText = Annotated[
+    str,
+    Field(pattern=r"^[0-9a-f]{64}$"),
+    TypeLabel("a public key", "64 hexadecimal digits, as `penstock cert key` prints them"),
+]
+
+
+class TrustSettings(Settings):
+    """The network of domains that share a broker, and this domain's key in it."""
+
+    key: KeyFile = setting(
+        "keys/domain.key",
+        "The file of this domain's private key (Ed25519, PEM); created if missing.",
+    )
+    key_refresh: Annotated[Duration, Field(ge=60, le=3_650 * 86_400)] = setting(
+        "30d",
+        "How old a key of a sealed stream may be: when `penstock keys refresh` changes it.",
+    )
+    key_delay: Annotated[Duration, Field(ge=600, le=3_650 * 86_400)] = setting(
+        "7d",
+        "How long a key of a sealed stream that was changed still opens what the broker keeps; "
+        "then it is destroyed.",
+    )
+    network: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] | None = setting(
+        None,
+        "The network of domains that this one belongs to. Left out: no gateway of another domain "
+        "is listened to.",
+        examples=("CityNet",),
+    )
+    coordinator: DomainKeyText | None = setting(
+        None, "The key of the domain that lets others connect to the network."
+    )
+    skew: Annotated[Duration, Field(ge=1, le=300)] = setting(
+        "60s", "How far the clocks of two domains may be apart; what is older or newer is refused."
+    )
+    refresh: Annotated[Duration, Field(ge=1, le=3600)] = setting(
+        "30s",
+        "How often a gateway announces itself to the others; who was silent for three times as "
+        "long is no member any more.",
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield a network without anybody who could let others in."""
+        if self.network is not None and self.coordinator is None:
+            yield Conflict(
+                "coordinator",
+                "nobody could show that it may connect to the network",
+                "name the key of the domain that lets others in",
+            )

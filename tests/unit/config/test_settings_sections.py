@@ -7,17 +7,17 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy.engine import make_url
 
-from penstock.config.catalogue import Config, settings_of
-from penstock.config.secrets import SecretVariable
-from penstock.config.sections.brokers import (
+from penstock.config.brokers import (
     BrokerSettings,
     KafkaSettings,
     KafkaTokenSettings,
 )
-from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
-from penstock.config.sections.installation import StoreSettings, SupervisorSettings
-from penstock.config.sections.listeners import ListenerSettings, ServerListenerSettings
-from penstock.config.sections.rights import ServerSettings
+from penstock.config.catalogue import Config, settings_of
+from penstock.config.gateway import GatewaySettings, RecordingSettings
+from penstock.config.installation import StoreSettings, SupervisorSettings
+from penstock.config.listeners import ListenerSettings, ServerListenerSettings
+from penstock.config.rights import ServerSettings
+from penstock.config.secrets import SecretVariable
 from penstock.config.settings import Settings
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.gateway.connection.intake import OPENING, Intake
+from penstock.gateway.connection.broker_connection import OPENING, Intake
 from penstock.mqtt import (
     PINGRESP,
     V5,

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from pydantic import ValidationError
 
-from penstock.config.sections.gateway import TokenSettings
+from penstock.config.gateway import TokenSettings
 from penstock.errors import UnavailableError
-from penstock.gateway.connection import token_verifier
-from penstock.gateway.connection.token_verifier import TOKEN_LIMIT, TokenProof, TokenVerifier
+from penstock.gateway.connection import tokens
+from penstock.gateway.connection.tokens import TOKEN_LIMIT, TokenProof, TokenVerifier
 from penstock.telemetry import configure
 from tests.support.gateway.tokens import TokenIssuer
 
@@ -216,7 +216,7 @@ def test_a_flood_of_tokens_does_not_flood_the_log(
     issuer: TokenIssuer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(token_verifier, "boot_clock", lambda: now)
+    monkeypatch.setattr(tokens, "boot_clock", lambda: now)
     configure(level="info", style="json")
     verifier, token = TokenVerifier(settings(issuer.path)), issuer.issue("alice", aud="other")
     assert not any(verify(verifier, token) for _ in range(100))

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+from penstock.config.listeners import ListenerName, ServerListenerSettings, find_twins
 from penstock.config.secrets import Secret
-from penstock.config.sections.listeners import ListenerName, ServerListenerSettings, find_twins
 from penstock.config.settings import (
     Conflict,
     DataPath,

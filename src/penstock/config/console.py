@@ -12,9 +12,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from penstock.config.listeners import ConsoleListenerSettings, Origin
+from penstock.config.rights import HttpLimitSettings, Url
 from penstock.config.secrets import Secret
-from penstock.config.sections.listeners import ConsoleListenerSettings, Origin
-from penstock.config.sections.rights import HttpLimitSettings, Url
 from penstock.config.settings import Conflict, Duration, Port, Settings, Size, setting
 
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.role_terms import Argument, Constant, Variable
-from penstock.policy.roles.derivation import Activation, Circumstances, Relation, derive
-from penstock.policy.roles.program import (
+from penstock.policy.role_derivation import Activation, Circumstances, Relation, derive
+from penstock.policy.role_program import (
     APPOINTMENT,
     ROLE,
     ActivationRule,

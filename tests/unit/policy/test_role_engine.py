@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.model.role_terms import Variable, parse_term
-from penstock.policy.roles import derivation
-from penstock.policy.roles.engine import Appointment, RoleEngine
-from penstock.policy.roles.program import (
+from penstock.policy import role_derivation
+from penstock.policy.role_engine import Appointment, RoleEngine
+from penstock.policy.role_program import (
     APPOINTMENT,
     ROLE,
     ActivationRule,
@@ -216,7 +216,7 @@ def test_a_choice_limits_what_counts_and_solves_exclusions() -> None:
 def test_nobody_has_no_roles_and_more_than_can_be_watched_are_none(monkeypatch: Any) -> None:
     engine = make_engine()
     assert engine.activate(None, "c", WARD, {}).names() == []
-    monkeypatch.setattr(derivation, "INSTANCE_LIMIT", 2)
+    monkeypatch.setattr(role_derivation, "INSTANCE_LIMIT", 2)
     assert names(engine) == []
     (told,) = engine.explain(engine.activate("ann", None, WARD, {}), {"doctor"})
     assert "more than 2" in told.effect

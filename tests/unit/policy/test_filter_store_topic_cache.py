@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.model.topics import TopicError
-from penstock.policy.filters.store import LONGEST_TOPIC, TopicCache
+from penstock.policy.filter_store import LONGEST_TOPIC, TopicCache
 
 
 class Source:

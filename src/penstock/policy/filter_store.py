@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 
 from penstock.errors import quote
 from penstock.model.topics import TopicError, covers, decode_topic, matches, overlaps
-from penstock.policy.filters.tree import FilterTree
+from penstock.policy.filter_tree import FilterTree
 
 LEVEL_LIMIT = 200
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.model.topics import TopicError
-from penstock.policy.filters.store import LEVEL_LIMIT, FilterStore, FlatFilters, check_depth
-from penstock.policy.filters.tree import FilterTree
+from penstock.policy.filter_store import LEVEL_LIMIT, FilterStore, FlatFilters, check_depth
+from penstock.policy.filter_tree import FilterTree
 
 FILTERS = ["#", "a/#", "a/+/c", "a/b/#", "a/b", "+/b", "$s/+", "/"]
 

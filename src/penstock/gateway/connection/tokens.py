@@ -1,9 +1,11 @@
-"""JSON Web Tokens as a way in: who signed them, whom they name, how long they hold.
+"""Tokens as a way in: JSON Web Tokens of an identity provider, and passes of our own console.
 
     CONNECT: password = token ──▶ key by its `kid` ──▶ signature, issuer, audience, time ──▶ user
                                     │unknown
                                     ▼
                      the JWK Set is fetched anew, at most once in a while
+
+    console: key of the installation, user, end ─▶ pass ─▶ CONNECT ─▶ gateway: the same key ─▶ user
 
 Rules that hold here:
 - Only public keys of the JWK Set count, each with the algorithms of its own kind that the settings
@@ -13,22 +15,31 @@ Rules that hold here:
   where the URL does not answer, those that were fetched last go on to count.
 - What is wrong with a token is told to nobody but the log, and there by its kind, at most once
   a second each, with a count.
+- The key of passes is derived from the key of pseudonyms, under a purpose of its own. Only programs
+  of this installation have it; whoever has it could read the store as well.
+- A pass names one user and ends by itself; the session that it opened ends with it. With it a user
+  has what they have with their password, and nothing more: the gateway decides each message as for
+  every client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import http.client
 import json
 import ssl
+import time
 import urllib.request
+from collections.abc import Callable
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 import jwt
 
 from penstock.clock import boot_clock
-from penstock.config.sections.gateway import TokenSettings
+from penstock.config.gateway import TokenSettings
 from penstock.errors import UnavailableError, quote
 from penstock.telemetry import get_logger
 
@@ -212,3 +223,42 @@ def _read_keys(data: bytes, place: str) -> dict[str | None, jwt.PyJWK]:
     if not found:
         raise UnavailableError(f"the JWK Set of {quote(place)} has no key for signatures", fix=fix)
     return found
+
+
+PASS_SECONDS: Final = 600
+_PREFIX: Final = b"penstock-console:"
+_PURPOSE: Final = b"penstock console pass v1"
+_LONGEST: Final = 200
+
+
+def derive_pass_key(secret: bytes) -> bytes:
+    """Return the key of passes, made from a key that gateways and console share."""
+    return hmac.digest(secret, _PURPOSE, sha256)
+
+
+def make_pass(key: bytes, user: str, clock: Callable[[], float] = time.time) -> bytes:
+    """Return what proves to a gateway that the console speaks for a user."""
+    end = str(int(clock()) + PASS_SECONDS).encode()
+    return _PREFIX + end + b":" + _sign(key, user, end)
+
+
+def looks_like_pass(password: bytes | None) -> bool:
+    """Say whether a password has the form of a pass."""
+    return password is not None and password.startswith(_PREFIX)
+
+
+def check_pass(
+    key: bytes, user: str, password: bytes, clock: Callable[[], float] = time.time
+) -> float | None:
+    """Return until when a pass is good for a user, in seconds since 1970; None where it is not."""
+    end, _, signature = password[:_LONGEST].removeprefix(_PREFIX).partition(b":")
+    right = hmac.compare_digest(_sign(key, user, end), signature)
+    if not right or not end.isdigit():
+        return None
+    until = float(end)
+    return until if clock() < until <= clock() + PASS_SECONDS else None
+
+
+def _sign(key: bytes, user: str, end: bytes) -> bytes:
+    message = end + b"\0" + user.encode("utf-8", "surrogatepass")
+    return hmac.digest(key, message, sha256).hex().encode()

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from penstock.config.sections.listeners import ListenerName, ListenerSettings, find_twins
+from penstock.config.listeners import ListenerName, ListenerSettings, find_twins
 from penstock.config.settings import (
     Conflict,
     DataPath,

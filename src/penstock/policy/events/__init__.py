@@ -1,1 +1,0 @@
-"""Event types: the attributes that messages have by the streams they feed, and filters on them."""

@@ -1,1 +1,0 @@
-"""Roles with parameters: how they are activated, watched and revoked. Pure."""
