@@ -14,7 +14,7 @@ Rules that hold here:
 - One process writes to a place; see `penstock.pipeline.sinks.commits`.
 """
 
-# ruff: noqa: PTH - these are the paths.
+# ruff: noqa: PTH100, PTH123 - these are the paths.
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ else:
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:")
 _LOCAL: Final = "file:"
 _BUFFER: Final = 1 << 18
+_PIECE: Final = 1 << 22
 _OWN: Final = 0o600
 _BASE: Final = 1000
 _ERRORS: Final = {
@@ -84,7 +85,7 @@ class _Hadoop:
         self.path = hadoop.Path
         self.permission = hadoop.permission.FsPermission
         self.statuses = hadoop.FileUtil
-        self.arrays = java.java.util.Arrays
+        self.sequences = java.scala.collection.immutable.ArraySeq
         streaming = java.org.apache.spark.sql.execution.streaming.checkpointing
         self._managers = getattr(getattr(streaming, "CheckpointFileManager$"), "MODULE$")
 
@@ -181,8 +182,8 @@ class HadoopPath(_LocalPath):
         with self._at() as (hadoop, system, path):
             # One answer for all names: each call takes a while.
             paths = hadoop.statuses.stat2Paths(system.listStatus(path))
-            told = hadoop.arrays.toString(paths)[1:-1]
-        for it in told.split(", ") if told else ():
+            told = hadoop.sequences.unsafeWrapArray(paths).mkString("\n")
+        for it in told.split("\n") if told else ():
             yield self / it.rpartition("/")[2]
 
     def glob(self, pattern: str, **_: Any) -> Iterator[HadoopPath]:  # type: ignore[override]
@@ -224,9 +225,7 @@ class HadoopPath(_LocalPath):
             content: bytes = file.read()
         return content
 
-    def read_text(  # type: ignore[override]
-        self, encoding: str | None = None, errors: str | None = None
-    ) -> str:
+    def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
         """Return what a file holds as text."""
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
@@ -315,12 +314,20 @@ class _Input(io.RawIOBase):
         return self._place
 
     def readinto(self, target: Any) -> int:
-        if self._place >= self._size:
-            return 0
-        found: bytes = self._stream.readNBytes(len(target))
+        found = self._read(len(target))
         target[: len(found)] = found
-        self._place += len(found)
         return len(found)
+
+    def readall(self) -> bytes:
+        # In few pieces: each answer of Java's takes some tens of milliseconds, whatever its size.
+        return b"".join(iter(lambda: self._read(_PIECE), b""))
+
+    def _read(self, most: int) -> bytes:
+        if self._place >= self._size:
+            return b""
+        found: bytes = self._stream.readNBytes(min(most, self._size - self._place))
+        self._place += len(found)
+        return found
 
     def close(self) -> None:
         if not self.closed:
@@ -351,6 +358,16 @@ def write_whole(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file as a whole where there is none; raises `FileExistsError` where there is."""
+    if isinstance(path, HadoopPath):
+        path.write_bytes(content, replacing=False)
+    elif path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    else:
+        write_whole(path, content)
 
 
 def copy_folder(source: Path, target: Path) -> None:

@@ -20,11 +20,11 @@ from penstock.config.secrets import KeyFile, Secret
 from penstock.config.settings import (
     Conflict,
     DataPath,
-    StorePath,
     Duration,
     Host,
     Port,
     Settings,
+    StorePath,
     TypeLabel,
     folders_of,
     setting,

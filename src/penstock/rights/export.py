@@ -32,7 +32,7 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError, UsageError
 from penstock.eventlog import EventLog, Record
 from penstock.eventlog.erasure import Keep
-from penstock.eventlog.files import sync_folder
+from penstock.hadoop import sync
 from penstock.model.kinds import Stream
 from penstock.rights.dispatch.message import (
     Dispatched,
@@ -141,7 +141,7 @@ class ExportService:
         with partial.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         partial.replace(path)
-        sync_folder(path.parent)
+        sync(path.parent)
         told = [{"place": it["name"], "records": it["records"]} for it in files]
         return {
             "version": VERSION, "request": request, "package": digest, "exported": told,
@@ -281,7 +281,7 @@ def hand_over(config: Config, request: str, target: Path, record: Callable[[], N
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    sync_folder(target.parent)
+    sync(target.parent)
     path.unlink()
 
 

@@ -42,7 +42,7 @@ from typing import IO, Any, Final, Protocol, Self, TypeAlias
 
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog.files import find_end
-from penstock.hadoop import HadoopPath, read_path, remove, sync, write_whole
+from penstock.hadoop import read_path, remove, sync, write_new, write_whole
 
 COMMITS: Final = "commits.jsonl"
 TAKING_BACK: Final = ".taking-back"
@@ -238,7 +238,8 @@ class ViewWriter(ViewFolder):
             return
         owner = files / OWNER
         if not owner.exists():
-            write_new(owner, told["owner"].encode())
+            with suppress(FileExistsError):
+                write_new(owner, told["owner"].encode())
         if owner.read_bytes() != told["owner"].encode():
             raise UsageError(
                 f"the files at {quote(files)} are of another installation's view",
@@ -307,7 +308,7 @@ class ViewWriter(ViewFolder):
         data = self.data
         staged = data.with_name(".staging") / str(commit.sequence) / "data"
         for name in commit.files:
-            source = staged / f"{PART}{name[DIGITS + 1:]}"
+            source = staged / f"{PART}{name[DIGITS + 1 :]}"
             if not again or source.exists():
                 source.rename(data / name)
         if commit.files:
@@ -324,15 +325,6 @@ class ViewWriter(ViewFolder):
         if path.exists():
             with path.open("r+b") as file:
                 file.truncate(find_end(file))
-
-
-def write_new(path: Path, content: bytes) -> None:
-    """Write a file where there is none; who comes second finds the other's."""
-    if isinstance(path, HadoopPath):
-        with suppress(FileExistsError):
-            path.write_bytes(content, replacing=False)
-    elif not path.exists():
-        write_whole(path, content)
 
 
 def lock_view(folder: Path) -> IO[bytes]:

@@ -118,13 +118,11 @@ def write_made(frame: DataFrame, fields: Schema, target: Path) -> Made:
     files = _name_files(answer, target)
     if not files.num_rows:
         target.rmdir()
-    return _sum_up(answer, sum(files["rows"].to_pylist()))
+    return _take_reports(answer, sum(files["rows"].to_pylist()))
 
 
-def write_by_spark(
-    frame: DataFrame, fields: Schema, write: Callable[[DataFrame], None]
-) -> Made:
-    """Do as `write_made`, by a writer of Spark's: where tasks reach no file by a path.
+def write_by_spark(frame: DataFrame, fields: Schema, write: Callable[[DataFrame], None]) -> Made:
+    """Do as `write_made`, by a writer of Spark's: for other formats, and other file systems.
 
     What left the operator is kept meanwhile, so that it runs once.
     """
@@ -142,10 +140,10 @@ def write_by_spark(
         ).toArrow()
     finally:
         frame.unpersist()
-    return _sum_up(answer, int(seen.get["rows"]))
+    return _take_reports(answer, int(seen.get["rows"]))
 
 
-def _sum_up(answer: pa.Table, published: int) -> Made:
+def _take_reports(answer: pa.Table, published: int) -> Made:
     reports = [it for it in answer["report"].to_pylist() if it is not None]
     return Made(
         sum(it["read"] for it in reports),

@@ -9,7 +9,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -83,26 +82,27 @@ class ViewRunner:
         self._locate = locate
         self._before, _ = blueprint.chains(secret, vault)
         self._built: tuple[SparkSession, RowView] | None = None
-        self._by_spark = False
-        """Whether Spark writes the files, since no task reaches them by a path."""
 
     def open(self) -> None:
         """Take the view, and go on where its newest commit ended."""
         last = self._writer.open()
         try:
-            self._by_spark = is_remote(self._writer.files)
-            if self._by_spark and self.blueprint.view.format in OWN_WRITERS:
-                raise UsageError(
-                    f"the view {quote(self.name)} has the format {self.blueprint.view.format}, "
-                    f"which cannot be written at {quote(self._writer.files)}",
-                    fix="choose parquet, json or csv, or let its stream have another store",
-                )
+            self._check_format()
             self._keep_plan()
             if last is not None and last.plan != self.blueprint.signature:
                 self._check_change(self._read_plan(last.plan))
         except BaseException:
             self.close()
             raise
+
+    def _check_format(self) -> None:
+        form = self.blueprint.view.format
+        if self._by_spark and form in OWN_WRITERS:
+            raise UsageError(
+                f"the view {quote(self.name)} has the format {form}, which is not written at "
+                f"{quote(self._writer.files)}",
+                fix="choose parquet, json or csv, or run it where pipeline.store is a folder",
+            )
 
     def _keep_plan(self) -> None:
         self._plans.mkdir(mode=0o700, exist_ok=True)
@@ -198,6 +198,11 @@ class ViewRunner:
         return self.refusing.marks
 
     @property
+    def _by_spark(self) -> bool:
+        """Whether Spark writes the files, since no task reaches them by a path."""
+        return is_remote(self._writer.files)
+
+    @property
     def joins(self) -> bool:
         """Whether the view can be written in one pass with others of its stream."""
         return isinstance(self._sink, ParquetSink) and not (self.refusing or self._by_spark)
@@ -226,17 +231,12 @@ class ViewRunner:
         """Publish what left the stateful operator in a batch; see `dataframes.view.make_view`."""
         staged = self._writer.stage()
         output, data = self.blueprint.plan.output, staged / "data"
-        if self._by_spark:
+        if isinstance(self._sink, ParquetSink) and not self._by_spark:
+            found = write_made(made, output, data)
+        else:
             found = write_by_spark(made, output, lambda rows: self._sink.write(rows, data))
             if not found.published:
                 remove(data)
-        elif isinstance(self._sink, ParquetSink):
-            found = write_made(made, output, data)
-        else:
-            found = write_made(made, output, staged / "rows")
-            if found.published:
-                # A second action on `made` would run the operator once more.
-                self._sink.write(self._spark.read.parquet(str(staged / "rows")), data)
         before = self._writer.newest
         shards = {**(before.shards if before is not None else {}), **found.shards}
         write_persons(self.folder, self._writer.sequence, _join_groups(found))
