@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from penstock.cep import steps
-from penstock.cep.contact_tracing.presence import Presence
+from penstock.cep.aggregates import AggregateNode
 from penstock.cep.context import (
     DURATIONS,
     HOLDS,
@@ -46,8 +46,8 @@ from penstock.cep.event_binding import (
     RequestType,
 )
 from penstock.cep.network import Network
-from penstock.cep.operators.aggregates import AggregateNode
-from penstock.cep.operators.nodes import NO_ROWS, SourceNode
+from penstock.cep.operators import NO_ROWS, SourceNode
+from penstock.cep.presence import Presence
 from penstock.cep.program import PacketEvents, Program, RequestEvents
 from penstock.cep.scenario_instances import ScenarioInstances
 from penstock.cep.scenario_transitions import ScenarioRunner

@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from penstock.cep.context import EngineContext, Values
-from penstock.cep.operators.nodes import Feed, OperatorNode, SourceNode
+from penstock.cep.operators import Feed, OperatorNode, SourceNode
 from penstock.cep.program import Assignment, PacketEvents, Program, RequestEvents
 from penstock.lang import BOOL, DOUBLE, INT, STRING, TIMESTAMP, Type
 from penstock.lang.scalars import EPOCH, MICROSECOND

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from penstock.cep.contact_tracing.nodes import (
+from penstock.cep.aggregate_outputs import AggregateOutput
+from penstock.cep.aggregates import AggregateNode
+from penstock.cep.contact_tracing import (
     DailySumsNode,
     Interest,
     MeetingsNode,
@@ -21,10 +23,8 @@ from penstock.cep.contact_tracing.nodes import (
     find_daily_sums,
 )
 from penstock.cep.context import EngineContext
-from penstock.cep.operators.aggregate_outputs import AggregateOutput
-from penstock.cep.operators.aggregates import AggregateNode
-from penstock.cep.operators.joins import JoinNode
-from penstock.cep.operators.nodes import (
+from penstock.cep.joins import JoinNode
+from penstock.cep.operators import (
     Feed,
     IterateNode,
     LatestNode,

@@ -23,11 +23,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from penstock.cep.contact_tracing.nodes import VisitsNode
+from penstock.cep.contact_tracing import VisitsNode
 from penstock.cep.context import EngineContext, Row, Values, shaper
 from penstock.cep.event_binding import Packet, RequestType
 from penstock.cep.network import Network
-from penstock.cep.operators.nodes import NO_ROWS
+from penstock.cep.operators import NO_ROWS
 from penstock.cep.program import CompiledAction, CompiledEvolution, Program
 from penstock.cep.scenario_instances import ScenarioInstance, ScenarioInstances
 from penstock.cep.steps import (

@@ -32,11 +32,9 @@ class Verb(NamedTuple):
 
 # The order is the reader's: first steps, definitions, questions, running, the rest.
 VERBS: dict[str, Verb] = {
-    "init": Verb(
-        "service.installation:init", "Write a commented penstock.yaml and the keys it names."
-    ),
+    "init": Verb("installation:init", "Write a commented penstock.yaml and the keys it names."),
     "doctor": Verb(
-        "service.installation:doctor",
+        "installation:doctor",
         "Report what is installed, what is missing, and how to fix it.",
     ),
     "demo": Verb(None, "Run a demonstration on this machine."),
@@ -124,20 +122,18 @@ VERBS: dict[str, Verb] = {
     ),
     "keys": Verb("trust.keys:command", "Give out, take and change keys of sealed streams."),
     "audit": Verb("privacy.audit:command", "Read, verify and prove the audit log."),
-    "up": Verb("service.processes:up", "Run the parts named in penstock.yaml."),
-    "down": Verb("service.processes:down", "Stop them again, in order."),
-    "gateway": Verb("service.processes:gateway", "Run the MQTT gateway in the foreground."),
-    "server": Verb(
-        "service.processes:server", "Run the server of privacy requests in the foreground."
-    ),
+    "up": Verb("processes:up", "Run the parts named in penstock.yaml."),
+    "down": Verb("processes:down", "Stop them again, in order."),
+    "gateway": Verb("processes:gateway", "Run the MQTT gateway in the foreground."),
+    "server": Verb("processes:server", "Run the server of privacy requests in the foreground."),
     "console": Verb(
-        "service.processes:console_command", "Run the console, for a browser, in the foreground."
+        "processes:console_command", "Run the console, for a browser, in the foreground."
     ),
-    "status": Verb("service.processes:status", "Show the parts that run."),
+    "status": Verb("processes:status", "Show the parts that run."),
     "password": Verb(
-        "service.installation:password", "Add, change or remove a user in the file of passwords."
+        "installation:password", "Add, change or remove a user in the file of passwords."
     ),
-    "dev": Verb("service.installation:dev", "Run servers for development on this machine."),
+    "dev": Verb("installation:dev", "Run servers for development on this machine."),
     "bench": Verb(None, "Run a benchmark and print figures."),
 }
 

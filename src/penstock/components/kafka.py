@@ -32,12 +32,12 @@ import struct
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from penstock.components import kafka_files, processes
+from penstock.components import processes
 from penstock.components.finders import JAR_SETS, find_java
-from penstock.components.kafka_files import ADMIN, HOST
 from penstock.errors import UnavailableError, UsageError, quote
 
 MECHANISM = "SCRAM-SHA-512"
@@ -143,28 +143,28 @@ class KafkaCluster(processes.Server):
                 )
             self.cluster_id: str = held["id"]
             self.passwords = Passwords(**held["passwords"])
-            self.nodes = [kafka_files.KafkaNode(**node) for node in held["nodes"]]
+            self.nodes = [KafkaNode(**node) for node in held["nodes"]]
             return
         # A leading hyphen would be read as an option.
         self.cluster_id = "P" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
         self.passwords = Passwords(secrets.token_urlsafe(24), secrets.token_urlsafe(24))
         self.nodes = [
-            kafka_files.KafkaNode(number, *(processes.free_port() for _ in range(3)))
+            KafkaNode(number, *(processes.free_port() for _ in range(3)))
             for number in range(1, brokers + 1)
         ]
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kafka_files.write_private(self.admin_password_file, self.passwords.admin + "\n")
-        kafka_files.write_private(
+        write_private(self.admin_password_file, self.passwords.admin + "\n")
+        write_private(
             self.admin_properties_file,
-            kafka_files.client_properties(self.bootstrap, ADMIN, self.passwords.admin),
+            client_properties(self.bootstrap, ADMIN, self.passwords.admin),
         )
-        kafka_files.write_logging(self.folder / "log4j2.properties", "INFO")
+        write_logging(self.folder / "log4j2.properties", "INFO")
         held = {
             "id": self.cluster_id,
             "passwords": {"admin": self.passwords.admin, "nodes": self.passwords.nodes},
             "nodes": [node.as_data() for node in self.nodes],
         }
-        kafka_files.write_private(file, json.dumps(held))
+        write_private(file, json.dumps(held))
 
     def _format_missing(self) -> None:
         """Make the storage of nodes that have none; all at once, for a JVM starts slowly."""
@@ -175,9 +175,9 @@ class KafkaCluster(processes.Server):
                 continue
             folder.mkdir(parents=True, exist_ok=True)
             properties = folder / "server.properties"
-            kafka_files.write_private(
+            write_private(
                 properties,
-                kafka_files.server_properties(
+                server_properties(
                     node,
                     self.nodes,
                     data=folder / "data",
@@ -193,7 +193,7 @@ class KafkaCluster(processes.Server):
                 "--add-scram", scram,
             ]  # fmt: skip
             arguments = folder / "format.arguments"
-            kafka_files.write_private(arguments, "".join(f'"{word}"\n' for word in words))
+            write_private(arguments, "".join(f'"{word}"\n' for word in words))
             process = subprocess.Popen(
                 [str(self._java), f"@{arguments}"],
                 stdout=subprocess.PIPE,
@@ -211,7 +211,7 @@ class KafkaCluster(processes.Server):
                     fix=f"check that {self.folder} can be written",
                 )
 
-    def _launch(self, node: kafka_files.KafkaNode) -> None:
+    def _launch(self, node: KafkaNode) -> None:
         folder = self._node_folder(node.number)
         command = [
             str(self._java),
@@ -235,7 +235,7 @@ class KafkaCluster(processes.Server):
                 start_new_session=True,
             )
 
-    def _await(self, node: kafka_files.KafkaNode) -> None:
+    def _await(self, node: KafkaNode) -> None:
         process = self._processes[node.number]
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
@@ -312,3 +312,130 @@ def _find_programs() -> tuple[Path, Path]:
             "the jars of Kafka were not found", fix="fetch them: make setup (needs Maven)"
         )
     return java.path, broker.folder
+
+
+HOST = "127.0.0.1"
+ADMIN = "admin"
+NODES_USER = "node"
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaNode:
+    """One node: its number and its ports for clients, other nodes and controllers."""
+
+    number: int
+    client: int
+    nodes: int
+    controller: int
+
+    def as_data(self) -> dict[str, int]:
+        """Return it as JSON can hold it."""
+        return asdict(self)
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write a file that only its owner can read, from its first moment."""
+    file.unlink(missing_ok=True)
+    descriptor = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as target:
+        target.write(text)
+
+
+def write_logging(file: Path, level: str) -> None:
+    """Write the settings of log4j: everything to standard output, a line each."""
+    lines = [
+        "status=error",
+        "appender.out.type=Console",
+        "appender.out.name=out",
+        "appender.out.layout.type=PatternLayout",
+        "appender.out.layout.pattern=[%d] %p %m (%c)%n%throwable",
+        f"rootLogger.level={level}",
+        "rootLogger.appenderRef.out.ref=out",
+        # One line for each group and partition is too much for a node that lives shortly.
+        "logger.groups.name=org.apache.kafka.coordinator",
+        "logger.groups.level=WARN",
+    ]
+    file.write_text("\n".join(lines) + "\n")
+
+
+def client_properties(bootstrap: str, user: str, password: str) -> str:
+    """Return the settings of one user for Kafka's own tools."""
+    return _write(
+        {
+            "bootstrap.servers": bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.jaas.config": f'{_SCRAM} username="{user}" password="{password}";',
+        }
+    )
+
+
+def server_properties(
+    node: KafkaNode,
+    nodes: Sequence[KafkaNode],
+    *,
+    data: Path,
+    password: str,
+    reauthentication: float,
+) -> str:
+    """Return the settings of one node."""
+    copies = min(3, len(nodes))
+    listeners = {"CLIENT": node.client, "NODES": node.nodes, "CONTROLLER": node.controller}
+    login = (
+        f'{_PLAIN} username="{NODES_USER}" password="{password}" user_{NODES_USER}="{password}";'
+    )
+    return _write(
+        {
+            "process.roles": "broker,controller",
+            "node.id": node.number,
+            "controller.quorum.voters": ",".join(
+                f"{other.number}@{HOST}:{other.controller}" for other in nodes
+            ),
+            "log.dirs": data,
+            "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items()),
+            "advertised.listeners": f"CLIENT://{HOST}:{node.client},NODES://{HOST}:{node.nodes}",
+            "listener.security.protocol.map": ",".join(
+                f"{name}:SASL_PLAINTEXT" for name in listeners
+            ),
+            "inter.broker.listener.name": "NODES",
+            "controller.listener.names": "CONTROLLER",
+            # The controllers need a password that is there before the cluster knows users.
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "sasl.mechanism.controller.protocol": "PLAIN",
+            "listener.name.nodes.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.nodes.plain.sasl.jaas.config": login,
+            "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.controller.plain.sasl.jaas.config": login,
+            "listener.name.client.sasl.enabled.mechanisms": "SCRAM-SHA-512,SCRAM-SHA-256",
+            "listener.name.client.scram-sha-512.sasl.jaas.config": f"{_SCRAM};",
+            "listener.name.client.scram-sha-256.sasl.jaas.config": f"{_SCRAM};",
+            # A user who is gone at the cluster loses connections that are open, too.
+            "listener.name.client.connections.max.reauth.ms": int(reauthentication * 1000),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "false",
+            "super.users": f"User:{ADMIN};User:{NODES_USER}",
+            "auto.create.topics.enable": "false",
+            "default.replication.factor": copies,
+            "min.insync.replicas": max(1, copies - 1),
+            "offsets.topic.replication.factor": copies,
+            "offsets.topic.num.partitions": 4,
+            "transaction.state.log.replication.factor": copies,
+            "transaction.state.log.min.isr": max(1, copies - 1),
+            "transaction.state.log.num.partitions": 4,
+            "share.coordinator.state.topic.replication.factor": copies,
+            "share.coordinator.state.topic.min.isr": max(1, copies - 1),
+            # A node that is gone is noticed sooner than the nine seconds of a large cluster.
+            "broker.heartbeat.interval.ms": 1000,
+            "broker.session.timeout.ms": 5000,
+            "group.initial.rebalance.delay.ms": 0,
+            "num.network.threads": 2,
+            "num.io.threads": 4,
+            "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
+        }
+    )
+
+
+def _write(properties: dict[str, object]) -> str:
+    return "".join(f"{name}={value}\n" for name, value in properties.items())

@@ -35,12 +35,11 @@ from penstock.model.kinds.fields import named_levels, plain_filter
 from penstock.model.kinds.interaction import Conversion
 from penstock.model.topics import check_topic, matches, overlaps
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ANONYMOUS
+from penstock.policy.access.requests import AccessRequest, Message
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.decision import Decision, Reshaped, Seen
 from penstock.policy.event_types import EventTypes
-from penstock.policy.request import AccessRequest
 
 Degree = Literal["full", "changed", "removed", "added", "none"]
 ORDINARY: Final = "ordinary"

@@ -44,7 +44,7 @@ from penstock.model import kinds
 from penstock.model.kinds.interaction import Conversion, Occasion, as_policy
 from penstock.model.topics import check_topic
 from penstock.policy.access.emergencies import Emergency
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message
 from penstock.policy.decision import Reshaped, Seen
 from penstock.policy.interaction import InteractionEngine, Lookup, Rule
 

@@ -30,8 +30,8 @@ from penstock.lang import (
     parse_record,
 )
 from penstock.masks import Mask, Schema, check_masks, derive_schema, read_masks
-from penstock.masks.conditions import make_scope
 from penstock.masks.fields import DISCRETE
+from penstock.masks.substitution import make_scope
 from penstock.model import kinds
 from penstock.model.document import Key
 from penstock.model.kinds.interaction import Conversion, InteractionRule, Occasion, as_policy

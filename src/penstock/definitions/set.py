@@ -113,7 +113,7 @@ CHECKS: Final[Mapping[str, KindCheck]] = {
             }
         ),
     ),
-    "stream": KindCheck("checks.streams:check_streams", frozenset({"event-type"})),
+    "stream": KindCheck("checks.structure:check_streams", frozenset({"event-type"})),
     "event-type": KindCheck("trust_checks:check_event_types", frozenset({"event-type"})),
     "capability": KindCheck("trust_checks:check_capabilities"),
     "revocation-list": KindCheck("trust_checks:check_revocation_lists"),

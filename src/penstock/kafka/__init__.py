@@ -22,8 +22,7 @@ from penstock.kafka.administration import (
 )
 from penstock.kafka.cluster import Cluster, make_topics, wanted_topics
 from penstock.kafka.drift import AccessAudit, Drift
-from penstock.kafka.reconciler import Reconciler, ReconcileResult, open_reconciler
-from penstock.kafka.watch import run_watch
+from penstock.kafka.reconciler import Reconciler, ReconcileResult, open_reconciler, run_watch
 
 __all__ = [
     "AccessAudit",

@@ -1,4 +1,4 @@
-"""The reconciler: brings a cluster to what the definitions say, and keeps it there.
+"""The reconciler: brings a cluster to what the definitions say, keeps it there, and is watched.
 
     change of definitions ──▶ epoch 8 ─┐
                                        ├──▶ delete ACLs ──▶ create ACLs ──▶ users ──▶ note 8
@@ -17,6 +17,9 @@ Rules that hold here:
 - What the cluster has is looked at before it is changed: it is never guessed.
 - Users that Penstock owns have exactly the ACLs that are wanted. ACLs of others are shown,
   and deleted only where pruning is asked for; users of others are left alone.
+- `rbac watch` is ready when the store can be read, and the cluster was tried. A cluster out of
+  reach does not make it unready, for it will be tried again and a restart would not help:
+  `penstock_kafka_behind` and `penstock rbac diff` show it.
 """
 
 from __future__ import annotations
@@ -25,9 +28,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
+from penstock.config import Config
 from penstock.config.brokers import KafkaSettings
 from penstock.errors import PenstockError
 from penstock.kafka.acls import WantedAccess
@@ -46,7 +52,7 @@ from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.documents import Snapshot
 from penstock.store.kafka_users import BusyError, Holding, KafkaUser, KafkaUsers, Progress
-from penstock.telemetry import get_logger
+from penstock.telemetry import Endpoint, Health, counter, gauge, get_logger
 from penstock.telemetry.health import Figures
 
 MANY = 200
@@ -368,3 +374,76 @@ def open_reconciler(
         audit=audit,
         memory=ReachedFile(settings.key.path.with_suffix(".reached")),
     )
+
+
+EPOCH: Final = gauge("penstock_kafka_epoch", "The epoch of the definitions that Kafka has.").plain
+BEHIND: Final = gauge(
+    "penstock_kafka_behind", "1 while Kafka could not be given what the definitions say, else 0."
+).plain
+FAILURES: Final = counter(
+    "penstock_kafka_failures", "Attempts to bring Kafka up to date that failed."
+).plain
+ACLS: Final = counter(
+    "penstock_kafka_acls", "ACLs of users changed at Kafka.", change=("put", "removed")
+)
+USERS: Final = counter(
+    "penstock_kafka_users", "Logins of users changed at Kafka.", change=("put", "removed")
+)
+
+
+def run_watch(
+    config: Config,
+    reconciler: Reconciler,
+    stop: threading.Event,
+    on_done: Callable[[ReconcileResult], None] | None = None,
+) -> None:
+    """Reconcile with every change of definitions, and answer probes, until `stop` is set."""
+    tried = threading.Event()
+
+    def note_done(done: ReconcileResult) -> None:
+        EPOCH.set(done.epoch)
+        BEHIND.set(0)
+        for metric, change, count in (
+            (ACLS, "put", done.put),
+            (ACLS, "removed", done.removed),
+            (USERS, "put", done.users_put),
+            (USERS, "removed", done.users_removed),
+        ):
+            metric[change].inc(count)
+        tried.set()
+        if on_done is not None:
+            on_done(done)
+
+    def note_failure(_: PenstockError) -> None:
+        BEHIND.set(1)
+        FAILURES.inc()
+        tried.set()
+
+    with _endpoint(config, make_health(reconciler, tried)):
+        reconciler.watch(stop, note_done, note_failure)
+
+
+def make_health(reconciler: Reconciler, tried: threading.Event) -> Health:
+    """Make the checks of the watch."""
+    health = Health()
+
+    def check_store() -> str | None:
+        reconciler.progress()
+        return None
+
+    def check_kafka() -> str | None:
+        return None if tried.is_set() else "Kafka was not tried yet"
+
+    health.register("store", check_store, details=reconciler.confirmed)
+    health.register("kafka", check_kafka)
+    return health
+
+
+@contextmanager
+def _endpoint(config: Config, health: Health) -> Iterator[None]:
+    if not config.monitor.enabled:
+        yield
+        return
+    with Endpoint(health, host=config.monitor.host, port=config.kafka.monitor_port) as endpoint:
+        _log.info("answering probes", port=endpoint.port)
+        yield

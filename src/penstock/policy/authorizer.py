@@ -42,9 +42,9 @@ from typing import Any, Final, Protocol
 
 from penstock.policy.access.emergencies import Situations
 from penstock.policy.access.engine import AccessEngine
-from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import DEFAULT
 from penstock.policy.access.principals import Action
+from penstock.policy.access.requests import AccessRequest, Message
 from penstock.policy.access.rules import BrokerTopics
 from penstock.policy.capabilities import CapabilityBook, CapabilityPart
 from penstock.policy.consent import Prohibitions
@@ -66,7 +66,6 @@ from penstock.policy.purposes.rights import (
     PurposeClaims,
 )
 from penstock.policy.purposes.subscriptions import Content
-from penstock.policy.request import AccessRequest
 
 UNMATCHED: Final = "content filter"
 """The rule that denies what a subscription did not ask for."""

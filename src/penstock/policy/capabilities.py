@@ -28,8 +28,8 @@ from pydantic_core import to_json
 from penstock.errors import quote
 from penstock.model.grants import PUBLISH, SUBSCRIBE, Grant, fits
 from penstock.model.kinds import Stream
-from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import Action
+from penstock.policy.access.requests import AccessRequest, Message
 from penstock.policy.decision import (
     Considered,
     Decision,
@@ -42,7 +42,6 @@ from penstock.policy.decision import (
     list_considered,
 )
 from penstock.policy.event_types import EventType, EventTypes
-from penstock.policy.request import AccessRequest
 
 CAPABILITY: Final = "capability"
 """The rule that denies where no capability allows it; where one does, its name follows."""

@@ -46,7 +46,7 @@ from penstock.model.kinds import Event, Stream
 from penstock.model.kinds.fields import named_levels, plain_filter
 from penstock.model.kinds.streams import AddedFields
 from penstock.model.purposes import is_related
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message
 from penstock.policy.filter_tree import FilterTree
 
 _CACHE_LIMIT: Final = 65_536

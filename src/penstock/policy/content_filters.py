@@ -39,7 +39,7 @@ from penstock.lang import (
 from penstock.lang.errors import FaultError
 from penstock.lang.operations import SET_OPERATIONS
 from penstock.lang.syntax import split_tokens
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message
 from penstock.policy.content_index import ContentIndex, Predicate, find_predicate
 from penstock.policy.event_types import EventTypes
 

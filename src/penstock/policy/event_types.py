@@ -33,7 +33,7 @@ from penstock.model.kinds import Stream
 from penstock.model.kinds.fields import named_levels, plain_filter
 from penstock.model.kinds.streams import StreamField
 from penstock.model.topics import overlaps
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message
 from penstock.policy.filter_tree import FilterTree
 
 _CACHE_LIMIT: Final = 65_536

@@ -29,9 +29,9 @@ from penstock.lang import Expression
 from penstock.model.topics import covers
 from penstock.policy.access.emergencies import Emergency, Situations, SituationsUnknownError
 from penstock.policy.access.engine import PLAN_LIMIT, AccessEngine
-from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import DEFAULT
 from penstock.policy.access.principals import Action, Principal
+from penstock.policy.access.requests import AccessRequest, Message
 from penstock.policy.access.rules import RoleArguments, depends_on
 from penstock.policy.decision import (
     Considered,
@@ -45,7 +45,6 @@ from penstock.policy.decision import (
 )
 from penstock.policy.filter_store import TopicCache
 from penstock.policy.filter_tree import FilterTree
-from penstock.policy.request import AccessRequest
 
 TOPIC_LIMIT: Final = 65_536
 

@@ -26,6 +26,7 @@ from penstock.errors import quote
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Domain
 from penstock.policy.access.engine import AccessEngine
+from penstock.policy.access.requests import AccessRequest
 from penstock.policy.access.rules import ADMINISTER, MARK, MONITOR, BrokerTopics
 from penstock.policy.consent import Prohibitions
 from penstock.policy.decision import Considered, Decision, Depends, Explanation, Part
@@ -39,7 +40,6 @@ from penstock.policy.purposes.rights import (
     DeclaredPurposes,
     PurposeClaims,
 )
-from penstock.policy.request import AccessRequest
 
 KeepsOut = Callable[[str | None], bool]
 """Says of a user whether they may not connect."""

@@ -33,7 +33,7 @@ from uvicorn.server import ServerState
 from penstock.config.listeners import HttpListener
 from penstock.config.rights import HttpLimitSettings
 from penstock.errors import PenstockError
-from penstock.gateway.connection.arrivals import Arrival, Arrivals
+from penstock.gateway.limits import Arrival, Arrivals
 from penstock.gateway.service.listeners import (
     Listener,
     TlsContext,

@@ -21,7 +21,7 @@ from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.events.program import compile_program
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message
 from penstock.policy.decision import Decision
 
 FOLDER = Path(penstock_lab.demo.__file__).parent / "nursing_home"

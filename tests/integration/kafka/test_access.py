@@ -13,7 +13,7 @@ import confluent_kafka
 import pytest
 
 from penstock.components import KafkaCluster, find
-from penstock.components.kafka_files import client_properties, write_private
+from penstock.components.kafka import client_properties, write_private
 from penstock.kafka import Cluster, make_topics, owned_name
 from tests.support.kafka.clusters import tool_command
 from tests.support.kafka.officers import Officer, open_officer, stream, view

@@ -180,7 +180,7 @@ def test_a_batch_is_there_once_whenever_the_process_ends(
     moment: str, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     from penstock.pipeline.sinks.commits import Commit  # noqa: PLC0415 - loads Spark
-    from penstock.pipeline.sinks.kafka import KafkaSink, read_lines  # noqa: PLC0415
+    from penstock.pipeline.sinks.formats import KafkaSink, read_lines  # noqa: PLC0415
 
     log = KafkaLog(settings_of(kafka))
     topic = f"moment-{moment}"

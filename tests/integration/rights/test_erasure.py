@@ -23,7 +23,7 @@ from penstock.components.mosquitto import MosquittoServer
 from penstock.definitions import read_text
 from penstock.model.document import Document
 from penstock.model.kinds.controls import ERASURE
-from penstock.rights.dispatch.channels import Channels, open_caller
+from penstock.rights.dispatch import Channels, open_caller
 from penstock.rights.dispatch.message import LeaseLostError, Outcome
 from penstock.rights.erasure.records import ViewTrace, trace_views
 from penstock.rights.erasure.service import _Case

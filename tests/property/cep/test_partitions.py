@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import INCOMPLETE, Packet
-from penstock.cep.spark import PartitionEngine, PartitionStep, partition_program
+from penstock.cep.partition_engine import PartitionEngine, PartitionStep
+from penstock.cep.spark import partition_program
 from penstock.cep.steps import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program

@@ -21,7 +21,7 @@ from penstock.definitions.set import DefinitionSet
 from penstock.definitions.views import find_plan
 from penstock.gateway.authorization.delivery_check import DecisionCache
 from penstock.gateway.broker import PUBLISHER
-from penstock.gateway.publish_result import PublishResult
+from penstock.gateway.publications import PublishResult
 from penstock.gateway.session import Session
 from penstock.masks import Rejected
 from penstock.model import kinds

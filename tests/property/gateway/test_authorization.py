@@ -21,17 +21,17 @@ from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.authorizer import make_authorizer
 from penstock.gateway.authorization.delivery_check import DeliveryDecision
 from penstock.gateway.authorization.request_context import as_properties
-from penstock.gateway.publish_result import PublishResult
+from penstock.gateway.publications import PublishResult
 from penstock.gateway.session import Session
 from penstock.model.document import Document
 from penstock.model.purposes import PurposeSet
 from penstock.model.topics import matches
 from penstock.policy.access.emergencies import SituationBoard
+from penstock.policy.access.requests import AccessRequest, make_request
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.consent import NOBODY
 from penstock.policy.decision import Explanation, Part
 from penstock.policy.purposes.settings import PurposeSettings
-from penstock.policy.request import AccessRequest, make_request
 from tests.support.gateway.authorization import Checks, Pairs, delivered
 from tests.support.scale import scaled
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from penstock.definitions import DefinitionSet, read_text
 from penstock.errors import InvalidError
 from penstock.gateway.authorization.delivery_check import DecisionCache
-from penstock.gateway.publish_result import PublishResult
+from penstock.gateway.publications import PublishResult
 from penstock.gateway.session import Session
 from penstock.model.document import Document
 from penstock.model.topics import matches

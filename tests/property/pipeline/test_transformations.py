@@ -16,8 +16,7 @@ from penstock.definitions.authorizer import make_authorizer
 from penstock.masks.spark import mask_frame, spark_type
 from penstock.model.document import Document
 from penstock.pipeline.anonymizers.blueprint import Blueprint
-from penstock.policy.access.objects import Message
-from penstock.policy.request import make_request
+from penstock.policy.access.requests import Message, make_request
 from tests.support.scale import scaled
 
 pytestmark = pytest.mark.needs("java")

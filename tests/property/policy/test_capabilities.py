@@ -15,11 +15,10 @@ from penstock.definitions.authorizer import make_authorizer
 from penstock.model.document import Document
 from penstock.model.grants import Grant
 from penstock.model.kinds import Stream
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import AccessRequest, Message
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.capabilities import CapabilityBook, ForeignType, HeldCapability
 from penstock.policy.decision import Reshaped
-from penstock.policy.request import AccessRequest
 
 NOW = 1_800_000_000.0
 OWNERS = ("pito", "ccs")

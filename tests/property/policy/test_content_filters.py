@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.lang import BOOL, Scope, compile_expression
 from penstock.model.kinds import Stream
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message
 from penstock.policy.content_filters import DIRECT, ContentFilter, ContentFilters
 from penstock.policy.content_index import RangeIndex
 from penstock.policy.event_types import EventTypes

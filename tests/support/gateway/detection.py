@@ -19,9 +19,13 @@ from penstock.definitions.events.program import compile_program
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.persistence import restore
 from penstock.gateway.event_loop import Clock
-from penstock.gateway.publish_result import NO_LEADER, PublishResult
-from penstock.gateway.replication.deduplication import Fingerprint, SubmissionId
-from penstock.gateway.replication.protocol import PublishRequest
+from penstock.gateway.publications import (
+    NO_LEADER,
+    Fingerprint,
+    PublishRequest,
+    PublishResult,
+    SubmissionId,
+)
 from penstock.store.database import Database
 from penstock.store.detection.journal import DetectedTransition, DetectionStore
 from penstock.store.detection.tables import Request, situations_table, transitions_table

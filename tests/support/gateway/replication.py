@@ -8,12 +8,18 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from penstock.clock import boot_clock
-from penstock.gateway.publish_result import NO_LEADER, PublishOutcome, PublishResult
-from penstock.gateway.replication.deduplication import AppliedSubmissions, SubmissionId
+from penstock.gateway.publications import (
+    NO_LEADER,
+    AppliedSubmissions,
+    PublishOutcome,
+    PublishRequest,
+    PublishResult,
+    SubmissionId,
+)
 from penstock.gateway.replication.follower import ReplicationFollower
 from penstock.gateway.replication.leader import ReplicationLeader
 from penstock.gateway.replication.link import ReplicationTerms
-from penstock.gateway.replication.protocol import PublishRequest, SituationRow, derive_secret
+from penstock.gateway.replication.protocol import SituationRow, derive_secret
 from penstock.policy.access.emergencies import SituationBoard
 from tests.support.gateway.memory_network import memory_network
 

@@ -12,7 +12,6 @@ from penstock.clock import boot_clock
 from penstock.config.gateway import GatewaySettings, RecordingSettings
 from penstock.gateway.broker import PUBLISHER, BrokerAddress, Offer
 from penstock.gateway.connection.admission import Admission
-from penstock.gateway.connection.arrivals import Arrivals
 from penstock.gateway.connection.broker_connection import OPENING
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.context import ConnectionContext
@@ -20,7 +19,7 @@ from penstock.gateway.connection.downstream import Downstream, Handlers
 from penstock.gateway.connection.upstream import Upstream
 from penstock.gateway.counters import Counters
 from penstock.gateway.event_loop import SessionWriter
-from penstock.gateway.limits import Limits
+from penstock.gateway.limits import Arrivals, Limits
 from penstock.gateway.publishing.lanes import Lane, Lanes
 from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.components import KafkaCluster
-from penstock.components.kafka_files import KafkaNode, write_logging
+from penstock.components.kafka import KafkaNode, write_logging
 from penstock.components.processes import STOP_SECONDS
 from penstock.config.brokers import KafkaSettings
 from penstock.config.settings import folders

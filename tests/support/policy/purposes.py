@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from penstock.model.purposes import PurposeSet
 from penstock.model.topics import matches
 from penstock.policy.access.engine import AccessEngine
+from penstock.policy.access.requests import AccessRequest
 from penstock.policy.access.rules import BrokerTopics
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.rights import DeclaredPurposes, PurposeClaims
 from penstock.policy.purposes.subscriptions import Subscription
-from penstock.policy.request import AccessRequest
 
 
 def passes(

@@ -34,7 +34,7 @@ from penstock.components.processes import accepts, free_port
 from penstock.definitions import DefinitionSet
 from penstock.model.document import Document
 from penstock.model.kinds import ControlSubscriber
-from penstock.rights.dispatch.channels import Channels, open_caller
+from penstock.rights.dispatch import Channels, open_caller
 from penstock.rights.dispatch.message import IDEMPOTENCY_KEY, Dispatched, Notification
 from penstock.rights.notices import NoticeSender
 from penstock.rights.worker import RightsWorker

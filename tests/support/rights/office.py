@@ -11,7 +11,7 @@ from penstock.config import Config
 from penstock.config.settings import folders
 from penstock.definitions import DefinitionSet
 from penstock.model.document import Document
-from penstock.rights.dispatch.channels import Channels, open_caller
+from penstock.rights.dispatch import Channels, open_caller
 from penstock.rights.notices import NoticeSender
 from penstock.rights.worker import RightsWorker
 from penstock.store.consent import ConsentBook

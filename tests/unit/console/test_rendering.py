@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from penstock.console.charts import Series, line_chart, sparkline
+from penstock.console.figures import Series, line_chart, sparkline
 from penstock.console.pages import ROOMS
 from penstock.console.rendering import (
     asset_path,

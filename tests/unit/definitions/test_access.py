@@ -13,7 +13,7 @@ from penstock.definitions.authorizer import make_authorizer, suppose_situations
 from penstock.errors import InvalidError, UsageError
 from penstock.model.document import Key
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.policy.request import make_request
+from penstock.policy.access.requests import make_request
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from penstock.definitions.authorizer import list_grants, list_involved, make_aut
 from penstock.definitions.events.program import compile_program
 from penstock.errors import InvalidError
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message
 from penstock.policy.decision import Explanation
 
 SOURCE = """

@@ -8,7 +8,7 @@ import pytest
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.authorizer import make_authorizer
 from penstock.errors import UsageError
-from penstock.policy.request import make_request
+from penstock.policy.access.requests import make_request
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -12,9 +12,8 @@ from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.authorizer import make_authorizer
 from penstock.errors import InvalidError
 from penstock.model.document import Document
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message, make_request
 from penstock.policy.decision import Decision, Reshaped
-from penstock.policy.request import make_request
 
 BASE = read_text(
     """

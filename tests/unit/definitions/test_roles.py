@@ -22,8 +22,7 @@ from penstock.model.definition import KINDS, Reference
 from penstock.model.document import Document, Key
 from penstock.model.role_terms import ROLE_PREFIX
 from penstock.policy import role_derivation
-from penstock.policy.access.objects import Message
-from penstock.policy.request import make_request
+from penstock.policy.access.requests import Message, make_request
 from tests.support.scale import scaled
 
 HOUSE = """

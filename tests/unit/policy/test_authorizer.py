@@ -11,11 +11,11 @@ from penstock.definitions.authorizer import make_authorizer
 from penstock.errors import UsageError
 from penstock.model.purposes import PurposeSet
 from penstock.policy.access.emergencies import SituationBoard
+from penstock.policy.access.requests import make_request
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.decision import Depends, Part
 from penstock.policy.parts import UNSTAMPED
 from penstock.policy.purposes.settings import PurposeSettings
-from penstock.policy.request import make_request
 
 WARD = """
 kind: vocabulary

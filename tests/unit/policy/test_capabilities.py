@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message
 from penstock.policy.capabilities import CapabilityBook, Forcing, Joined
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
-from penstock.policy.access.objects import Message, collect
+from penstock.policy.access.requests import Message, collect
 from penstock.policy.consent import DataSubjects
 
 FIELDS: list[dict[str, Any]] = [

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.lang import BOOL, Scope, compile_expression
 from penstock.model.kinds import Stream
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message
 from penstock.policy.content_filters import (
     NODE_LIMIT,
     OWNER_LIMIT,

@@ -26,11 +26,10 @@ from penstock.components import PostgresServer
 from penstock.errors import UnavailableError
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.log import AuditLog
-from penstock.store.audit.proofs import check_proof, prove_inclusion
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.reader import Filter, read_last
 from penstock.store.audit.signatures import Signer
-from penstock.store.audit.verification import verify
+from penstock.store.audit.verification import check_proof, prove_inclusion, verify
 from penstock.store.audit.writer import AuditWriter
 from penstock.store.database import Database
 

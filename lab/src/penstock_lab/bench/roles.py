@@ -30,7 +30,7 @@ from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream
 from penstock.policy.access.emergencies import NO_SITUATIONS
 from penstock.policy.access.engine import AccessEngine
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message
 from penstock.policy.content_filters import ContentFilters
 from penstock.policy.event_types import EventTypes
 from penstock_lab.bench import interaction

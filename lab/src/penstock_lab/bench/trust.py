@@ -23,8 +23,7 @@ from penstock.definitions.authorizer import make_authorizer
 from penstock.model.document import Document
 from penstock.model.grants import parse_grant
 from penstock.model.kinds.trust import TypeAttribute, TypeCertificate
-from penstock.policy.access.objects import Message
-from penstock.policy.request import AccessRequest
+from penstock.policy.access.requests import AccessRequest, Message
 from penstock.trust import capabilities
 from penstock.trust.capabilities import Capability, Link, Revocations
 from penstock.trust.event_types import TypeRegistry, sign_type

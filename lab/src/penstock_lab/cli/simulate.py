@@ -163,7 +163,7 @@ def _prepare(house: House, folder: Path, speed: float, *, as_json: bool) -> None
     """Write definitions for this pace, and passwords of the made-up users."""
     from argon2 import PasswordHasher
 
-    from penstock.components.kafka_files import write_private
+    from penstock.components.kafka import write_private
     from penstock_lab.demo.nursing_home.definitions import (
         make_documents,
         read_forecasts,

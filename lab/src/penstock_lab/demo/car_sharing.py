@@ -21,8 +21,8 @@ from rich.text import Text
 from penstock.client import PurposeClient, RefusedError
 from penstock.definitions import read_text
 from penstock.definitions.authorizer import make_authorizer
+from penstock.policy.access.requests import make_request
 from penstock.policy.decision import Explanation
-from penstock.policy.request import make_request
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions

@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.components import MosquittoServer
 from penstock.definitions import read_text
 from penstock.definitions.authorizer import make_authorizer
-from penstock.policy.request import make_request
+from penstock.policy.access.requests import make_request
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions

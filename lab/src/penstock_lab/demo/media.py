@@ -27,7 +27,7 @@ from penstock.eventlog import EventLog
 from penstock.model.document import Document
 from penstock.model.kinds.controls import ERASURE
 from penstock.rights.broker import PrivacyBroker, Submission
-from penstock.rights.dispatch.channels import Channels, open_caller
+from penstock.rights.dispatch import Channels, open_caller
 from penstock.rights.erasure.service import ErasureService
 from penstock.rights.notices import NoticeSender
 from penstock.rights.worker import RightsWorker

@@ -24,7 +24,7 @@ from penstock.definitions.events.program import compile_program
 from penstock.lang.scalars import EPOCH
 from penstock.model.document import Document
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message
 from penstock.policy.decision import Decision
 
 DEPTH: Final = 4

@@ -129,7 +129,7 @@ def command(
         return _check_kafka(view, kafka_topic, user, action, epoch, as_json=as_json)
     from penstock.definitions.authorizer import authorizer_of
     from penstock.policy.access.emergencies import RecordedSituations
-    from penstock.policy.request import make_request
+    from penstock.policy.access.requests import make_request
 
     request = make_request(
         topic,

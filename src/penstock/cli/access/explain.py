@@ -32,7 +32,7 @@ from penstock.cli.session import configuration, read_home
 if TYPE_CHECKING:
     from penstock.model.purposes import PurposeSet
     from penstock.policy.access.emergencies import Emergency
-    from penstock.policy.access.objects import ObjectLayout
+    from penstock.policy.access.requests import ObjectLayout
     from penstock.policy.authorizer import Authorizer
     from penstock.policy.interaction import Rule
 

@@ -23,7 +23,7 @@ from penstock.errors import UnavailableError, quote
 if TYPE_CHECKING:
     from penstock.definitions.authorizer import Grant
     from penstock.model.kinds import Plan
-    from penstock.model.kinds.plans import Evolution
+    from penstock.model.kinds.events import Evolution
     from penstock.store.detection.tables import Standing, Transition
 
 NOTHING = "⊥"

@@ -256,8 +256,8 @@ def prove(
     The proof is a JSON document that stands by itself: `penstock audit check-proof` checks
     it anywhere, without the database.
     """
-    from penstock.store.audit.proofs import prove_consistency, prove_inclusion
     from penstock.store.audit.signatures import load_head
+    from penstock.store.audit.verification import prove_consistency, prove_inclusion
 
     if (seq is None) == (since is None) or (until is not None and since is None):
         raise UsageError(
@@ -284,7 +284,7 @@ def check(file: Any, keys_file: Path | None, key_id: str | None, as_json: bool) 
     Which key to believe has to come from elsewhere: from --public-keys, from --key-id, or
     from this installation. The key in the proof alone proves nothing.
     """
-    from penstock.store.audit.proofs import check_proof
+    from penstock.store.audit.verification import check_proof
 
     try:
         proof = json.loads(file.read(PROOF_LIMIT))
@@ -299,8 +299,8 @@ def check(file: Any, keys_file: Path | None, key_id: str | None, as_json: bool) 
 
 
 def _believed(proof: Any, keys_file: Path | None, key_id: str | None) -> PublicKeys:
-    from penstock.store.audit.proofs import embedded_keys
     from penstock.store.audit.signatures import PublicKeys, TamperedError
+    from penstock.store.audit.verification import embedded_keys
 
     if key_id is not None:
         found = embedded_keys(proof)

@@ -295,7 +295,7 @@ def work(once: bool) -> None:
     this. It answers /metrics, /healthz and /readyz at `rights.monitor_port`.
     """
     from penstock.model.kinds.controls import ERASURE, EXPORT
-    from penstock.rights.dispatch.channels import Channels, open_caller
+    from penstock.rights.dispatch import Channels, open_caller
     from penstock.rights.erasure.service import ErasureService
     from penstock.rights.export import ExportService
     from penstock.rights.notices import NoticeSender

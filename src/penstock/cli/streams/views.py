@@ -195,8 +195,7 @@ def run(once: bool) -> None:
     why, and what releases it.
     """
     from penstock.pipeline.records.parser import use_person_keys
-    from penstock.pipeline.service.manager import Manager
-    from penstock.pipeline.service.process import run_until_told
+    from penstock.pipeline.service.manager import Manager, run_until_told
     from penstock.pipeline.session import open_session
     from penstock.store.consent import ConsentBook
     from penstock.store.definitions.checked import CheckedDefinitions

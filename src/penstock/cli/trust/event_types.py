@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import counted, json_option, show, table
-from penstock.cli.trust.domain import (
+from penstock.cli.trust.certificates import (
     find_body,
     find_capability,
     held_documents,

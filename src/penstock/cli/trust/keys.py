@@ -33,7 +33,7 @@ from penstock.cli.session import (
     open_database,
     refuse_missing_store,
 )
-from penstock.cli.trust.domain import find_capability, held_documents, open_own_key, read_file
+from penstock.cli.trust.certificates import find_capability, held_documents, open_own_key, read_file
 from penstock.errors import DeniedError, UnavailableError, UsageError, quote
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import Final
 from pydantic import Field
 
 from penstock.clock import utc_now
-from penstock.console.charts import sparkline
 from penstock.console.desk import Visit, Visitor
+from penstock.console.figures import sparkline
 from penstock.console.rooms import PageData, Room
 from penstock.model import kinds
 from penstock.pipeline.service.control import Control

@@ -23,8 +23,8 @@ from fastapi import Query
 from pydantic.fields import FieldInfo
 
 from penstock.console.access import MissingError
-from penstock.console.charts import Series, line_chart
 from penstock.console.desk import Visit, Visitor
+from penstock.console.figures import Series, line_chart
 from penstock.console.pages.definitions import Draft, show_review
 from penstock.console.rooms import Again, Done, Form, FormData, PageData, Room
 from penstock.definitions import DefinitionSet, write_yaml

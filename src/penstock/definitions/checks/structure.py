@@ -1,4 +1,4 @@
-"""What holds for documents of every kind: they fit their model, and refer to what there is.
+"""The structure of documents: they fit their model, refer to what there is, and have its fields.
 
 Rules that hold here:
 - Errors of pydantic are worded for people, each with its place and its fix.
@@ -6,13 +6,16 @@ Rules that hold here:
   is kept in both directions, so that a change looks only at what it touches: the references of
   what was put, and those to what was deleted.
 - Names of a kind marked `when_declared` are free words until that kind is used at all.
+- There is one model of what messages have: a stream that names a signed event type has its
+  attributes, in any order, with the categories that this installation gives them. Fields that are
+  left out are written when the stream is applied: what is stored has all of them.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -21,6 +24,7 @@ from pydantic_core import ErrorDetails
 
 from penstock.definitions.checks import Locate
 from penstock.errors import Problem, quote
+from penstock.model import kinds
 from penstock.model.definition import Definition, Reference, Steps, marked
 from penstock.model.document import Document, Key
 from penstock.model.kinds import KINDS
@@ -271,3 +275,56 @@ def _dangling(
         f"there is no {link.target.kind} {quote(link.target.name)}",
         fix,
     )
+
+
+def check_streams(
+    touched: Iterable[kinds.Stream], definitions: Mapping[Key, Definition]
+) -> Iterator[tuple[Key, Problem]]:
+    """Yield streams whose fields are not the attributes of their type."""
+    for stream in touched:
+        if stream.event_type is None:
+            continue
+        event_type = definitions.get(Key(kinds.EventType.kind, stream.event_type))
+        if not isinstance(event_type, kinds.EventType):
+            continue  # reported as a dangling reference
+        if stream.format != "json":
+            what = f"messages of signed event types are JSON, and its format is {stream.format}"
+            yield stream.key, Problem("format", what, "leave format out")
+        wanted = {it.name: (it.type, it.optional) for it in event_type.attributes}
+        given = {it.name: (it.type, it.optional) for it in stream.fields}
+        for name in dict.fromkeys([*wanted, *given]):
+            if wanted.get(name) == given.get(name):
+                continue
+            if name not in given:
+                what = f"the event type has the attribute {quote(name)}, and the stream has not"
+            elif name not in wanted:
+                what = f"the event type has no attribute {quote(name)}"
+            else:
+                there = _show(wanted[name])
+                what = f"{quote(name)} is {_show(given[name])}, and {there} in the event type"
+            yield stream.key, Problem("fields", what, "write it as the event type has it")
+
+
+def _show(found: tuple[str, bool]) -> str:
+    return f"an optional {found[0]}" if found[1] else f"a {found[0]}"
+
+
+def fill_streams(documents: Sequence[Document], held: Mapping[Key, Document]) -> list[Document]:
+    """Return documents with the fields of those streams written that leave them to their type."""
+    given = {it.key: it for it in documents}
+    return [_fill(it, given, held) for it in documents]
+
+
+def _fill(
+    document: Document, given: Mapping[Key, Document], held: Mapping[Key, Document]
+) -> Document:
+    name = document.body.get("event_type") if document.kind == kinds.Stream.kind else None
+    if not isinstance(name, str) or "fields" in document.body:
+        return document
+    key = Key(kinds.EventType.kind, name)
+    found = given.get(key) or held.get(key)
+    attributes = found.body.get("attributes") if found is not None else None
+    if not isinstance(attributes, list) or not all(isinstance(it, dict) for it in attributes):
+        return document
+    fields = [{key: it[key] for key in it if key != "id"} for it in attributes]
+    return Document(document.kind, document.name, {**document.body, "fields": fields})

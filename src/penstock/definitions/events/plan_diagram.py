@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
 
-from penstock.model.kinds.plans import Evolution, Plan
+from penstock.model.kinds.events import Evolution, Plan
 
 NAME_WIDTH: Final = 8.4
 LABEL_WIDTH: Final = 7.6

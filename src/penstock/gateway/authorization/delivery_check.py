@@ -53,11 +53,10 @@ from penstock.gateway.session import NO_LOCAL, Session
 from penstock.model.topics import matches
 from penstock.mqtt import Publish, encode_subscription_identifiers
 from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import AccessRequest, Message
 from penstock.policy.consent import DENYING
 from penstock.policy.decision import Decision, Depends, Part, Reshaped, Reshaping, Seen
 from penstock.policy.purposes.subscriptions import Subscription
-from penstock.policy.request import AccessRequest
 
 _SAMPLE: Final = 64
 _RECENT: Final = 8

@@ -36,24 +36,24 @@ from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.broker import ACTIONS
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.event_loop import Clock
-from penstock.gateway.publish_result import (
+from penstock.gateway.publications import (
     ALWAYS_ACCEPTED,
     NO_LEADER,
     PendingResult,
     PublishOutcome,
+    PublishRequest,
     PublishResult,
+    SubmissionId,
+    fingerprint_of,
 )
-from penstock.gateway.replication.deduplication import SubmissionId, fingerprint_of
-from penstock.gateway.replication.protocol import PublishRequest
 from penstock.gateway.session import Session
 from penstock.mqtt import Publish
 from penstock.mqtt.codes import PACKET_SIZE_LIMIT
-from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ANONYMOUS
+from penstock.policy.access.requests import AccessRequest, Message
 from penstock.policy.access.rules import MARK
 from penstock.policy.capabilities import CAPABILITY, CapabilityPart
 from penstock.policy.decision import Decision, Depends, Reshaped
-from penstock.policy.request import AccessRequest
 from penstock.telemetry import get_logger
 
 _NOBODY: Final[Mapping[str, Any]] = {}

@@ -22,8 +22,8 @@ from penstock.mqtt import Publish, PublishProperties
 from penstock.mqtt.codes import PacketType
 from penstock.mqtt.properties import Properties, UserProperties, encode_items
 from penstock.policy.access.engine import AccessEngine
-from penstock.policy.access.objects import collect
 from penstock.policy.access.principals import ANONYMOUS
+from penstock.policy.access.requests import collect
 from penstock.policy.decision import Decision, Depends
 
 AIP_PROPERTY: Final = "purpose-aip"

@@ -32,7 +32,7 @@ from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.authentication import RefusedError
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.context import Cause, ConnectionContext
-from penstock.gateway.publish_result import PendingResult, PublishOutcome, PublishResult
+from penstock.gateway.publications import PendingResult, PublishOutcome, PublishResult
 from penstock.gateway.publishing.publisher import Publisher
 from penstock.gateway.session import Session
 from penstock.model.purposes import PurposeSet

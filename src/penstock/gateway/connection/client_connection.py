@@ -28,7 +28,6 @@ from functools import partial
 from typing import Protocol, cast
 
 from penstock.gateway.broker import Offer, is_ordinary
-from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.backlog import Backlog
 from penstock.gateway.connection.broker_connection import BrokerConnection
 from penstock.gateway.connection.context import (
@@ -39,7 +38,7 @@ from penstock.gateway.connection.context import (
     make_disconnect,
 )
 from penstock.gateway.connection.replies import ClientReplies, DeferredAcks
-from penstock.gateway.limits import TICK_SECONDS
+from penstock.gateway.limits import TICK_SECONDS, Arrival
 from penstock.gateway.publishing.lanes import Lane
 from penstock.gateway.session import Session
 from penstock.mqtt import (

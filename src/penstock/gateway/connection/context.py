@@ -30,9 +30,8 @@ from penstock.gateway.authorization.delivery_check import DeliveryCheck
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.broker import RESERVED
-from penstock.gateway.connection.arrivals import Arrivals
 from penstock.gateway.counters import Counters
-from penstock.gateway.limits import Limits
+from penstock.gateway.limits import Arrivals, Limits
 from penstock.gateway.publishing.lanes import Lanes
 from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder

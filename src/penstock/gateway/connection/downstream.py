@@ -30,12 +30,12 @@ from typing import Any, NamedTuple, cast
 from penstock.clock import boot_clock
 from penstock.gateway.broker import HEADROOM, SHARED_NAME_BYTES, is_ordinary, strip
 from penstock.gateway.connection.admission import Admission
-from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.client_connection import ClientConnection, Registry
 from penstock.gateway.connection.context import Cause, ConnectionContext
 from penstock.gateway.connection.handshake import Handshake
 from penstock.gateway.connection.subscription_requests import SubscriptionRequests
 from penstock.gateway.connection.upstream import Upstream
+from penstock.gateway.limits import Arrival
 from penstock.gateway.publishing.lanes import Lane
 from penstock.gateway.recording.topic_mapping import MAX_VALUE
 from penstock.mqtt import (

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from penstock.errors import UsageError
 from penstock.gateway.connection.context import Cause, ConnectionContext
-from penstock.gateway.publish_result import Journal
+from penstock.gateway.publications import Journal
 from penstock.mqtt import (
     NO_PROPERTIES,
     V5,

@@ -33,10 +33,9 @@ from penstock.errors import UnavailableError
 from penstock.gateway.counters import IgnoredEvents
 from penstock.gateway.detection.engine_reload import EngineReload
 from penstock.gateway.detection.journal import Journal, Outbox
-from penstock.gateway.detection.leader_lease import LeaderLease
-from penstock.gateway.detection.persistence import DetectionState, JournalWriter
+from penstock.gateway.detection.persistence import DetectionState, JournalWriter, LeaderLease
 from penstock.gateway.event_loop import Clock, EngineTimer
-from penstock.gateway.replication.deduplication import (
+from penstock.gateway.publications import (
     AppliedSubmissions,
     Fingerprint,
     Qos2Duplicates,

@@ -37,7 +37,7 @@ from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.broker import ACTIONS, EPOCH, FOR, PUBLISHER
 from penstock.gateway.detection.journal import Outbox
 from penstock.gateway.limits import Limits
-from penstock.gateway.publish_result import PublishResult
+from penstock.gateway.publications import PublishResult
 from penstock.gateway.publishing.publisher import Publisher
 from penstock.mqtt import are_acceptable, encode_user_properties
 from penstock.policy.purposes.settings import Notation

@@ -38,9 +38,9 @@ from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.broker import MESSAGE_AIP, MESSAGE_PIP, RESERVED, strip
 from penstock.gateway.counters import Counters
-from penstock.gateway.detection.leader_lease import is_gone
+from penstock.gateway.detection.persistence import is_gone
 from penstock.gateway.event_loop import Background, SessionWriter
-from penstock.gateway.publish_result import PendingResult, PublishOutcome, PublishResult
+from penstock.gateway.publications import PendingResult, PublishOutcome, PublishResult
 from penstock.gateway.publishing.publisher import Publisher, Record
 from penstock.gateway.session import Session
 from penstock.mqtt import Connect, Publish, Reader, Sender, Will

@@ -27,7 +27,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from penstock.config.gateway import RecordingSettings
-from penstock.gateway.publish_result import Journal
+from penstock.gateway.publications import Journal
 from penstock.gateway.recording.log_writer import Batch, Entry, LogWriter, OpenTopic
 from penstock.gateway.recording.topic_mapping import MAX_VALUE, TopicMapping, TopicMappings
 from penstock.mqtt import Publish

@@ -28,7 +28,7 @@ from penstock.json_text import UNREAD, read_object
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream
 from penstock.model.kinds.fields import named_levels, plain_filter
-from penstock.policy.access.objects import collect
+from penstock.policy.access.requests import collect
 from penstock.policy.filter_tree import FilterTree
 
 MAX_VALUE: Final = 1_000_000

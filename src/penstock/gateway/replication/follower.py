@@ -21,7 +21,7 @@ from math import inf
 from typing import Final
 
 from penstock.clock import boot_clock
-from penstock.gateway.publish_result import PublishResult
+from penstock.gateway.publications import PublishRequest, PublishResult
 from penstock.gateway.replication.link import CHECKS_PER_LEASE, Link, ReplicationTerms
 from penstock.gateway.replication.protocol import (
     Ack,
@@ -33,7 +33,6 @@ from penstock.gateway.replication.protocol import (
     NextDeadline,
     Ping,
     Pong,
-    PublishRequest,
     PublishResponse,
     SituationRow,
     StateUpdate,

@@ -32,8 +32,7 @@ from typing import Final, Protocol
 
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError
-from penstock.gateway.publish_result import PublishResult
-from penstock.gateway.replication.deduplication import SubmissionId
+from penstock.gateway.publications import PublishResult, SubmissionId
 from penstock.gateway.replication.link import (
     CHECKS_PER_LEASE,
     IncomingLink,

@@ -34,8 +34,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from penstock.errors import PenstockError
-from penstock.gateway.publish_result import PublishOutcome
-from penstock.gateway.replication.deduplication import Fingerprint
+from penstock.gateway.publications import Fingerprint, PublishOutcome, PublishRequest
 from penstock.telemetry import safe_text
 
 MARK: Final = b"PENSTOCK-SHARE-1"
@@ -157,20 +156,6 @@ _HEAD: Final = 4
 
 SituationRow = tuple[str, str, str | None]
 """A scenario, its subject, and the situation that it is in now."""
-
-
-class PublishRequest(NamedTuple):
-    """A message that a client wants to publish, as decisions see it."""
-
-    user: str | None
-    client: str
-    topic: str
-    payload: bytes
-    rest: dict[str, Any]
-    place: str | None = None
-    """Where the gateway stands that the client is connected to."""
-    fingerprint: Fingerprint | None = None
-    """Tells it from others, where it must not count twice."""
 
 
 class Join(NamedTuple):

@@ -22,9 +22,14 @@ from functools import partial
 from typing import Final, Protocol
 
 from penstock.clock import boot_clock
-from penstock.gateway.publish_result import NO_LEADER, PublishOutcome, PublishResult
-from penstock.gateway.replication.deduplication import SubmissionId
-from penstock.gateway.replication.protocol import PublishRequest, PublishResponse, Submit
+from penstock.gateway.publications import (
+    NO_LEADER,
+    PublishOutcome,
+    PublishRequest,
+    PublishResult,
+    SubmissionId,
+)
+from penstock.gateway.replication.protocol import PublishResponse, Submit
 from penstock.telemetry import get_logger, metrics
 
 MAX_OPEN: Final = 100_000

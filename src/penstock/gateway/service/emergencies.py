@@ -36,12 +36,10 @@ from penstock.gateway.detection.leadership import (
 )
 from penstock.gateway.event_loop import Background, Clock
 from penstock.gateway.limits import Limits
-from penstock.gateway.publish_result import NO_LEADER, PublishResult
+from penstock.gateway.publications import NO_LEADER, PublishRequest, PublishResult, SubmissionId
 from penstock.gateway.publishing.actions import Actions
 from penstock.gateway.publishing.publisher import Publisher
-from penstock.gateway.replication.deduplication import SubmissionId
 from penstock.gateway.replication.link import ReplicationTerms
-from penstock.gateway.replication.protocol import PublishRequest
 from penstock.policy.purposes.settings import Notation
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.pseudonyms import Pseudonyms

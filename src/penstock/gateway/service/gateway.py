@@ -26,7 +26,6 @@ from penstock.gateway.authorization.sealing import GroupKeyFeed, GroupKeySource
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.admission import Admission
-from penstock.gateway.connection.arrivals import Arrival, Arrivals
 from penstock.gateway.connection.authentication import Authenticator
 from penstock.gateway.connection.client_registry import ClientAnswering, ClientRegistry, Revocation
 from penstock.gateway.connection.context import ConnectionContext
@@ -40,7 +39,7 @@ from penstock.gateway.connection.subscription_lifecycle import (
 from penstock.gateway.connection.subscription_requests import SubscriptionRequests
 from penstock.gateway.counters import Counters
 from penstock.gateway.event_loop import Background, SessionWriter
-from penstock.gateway.limits import TICK_SECONDS, Limits
+from penstock.gateway.limits import TICK_SECONDS, Arrival, Arrivals, Limits
 from penstock.gateway.publishing.domains import DomainLink, NetworkSettings
 from penstock.gateway.publishing.lanes import Lanes
 from penstock.gateway.publishing.peers import Peers

@@ -32,11 +32,10 @@ from typing import Any, Final, Protocol
 from penstock.config.listeners import ListenerSettings
 from penstock.config.secrets import SecretFile
 from penstock.errors import UnavailableError, quote
-from penstock.gateway.connection.arrivals import Arrival, ArrivalCounters, Arrivals
 from penstock.gateway.connection.context import FAREWELL_SECONDS
 from penstock.gateway.connection.downstream import Downstream
 from penstock.gateway.connection.websocket import OriginRule, WebSocketServer
-from penstock.gateway.limits import TICK_SECONDS, Limits
+from penstock.gateway.limits import TICK_SECONDS, Arrival, ArrivalCounters, Arrivals, Limits
 from penstock.telemetry import get_logger
 
 BACKLOG: Final = 1024

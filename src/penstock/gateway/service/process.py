@@ -41,7 +41,7 @@ from penstock.gateway.authorization.sealing import GroupKeySource
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.authentication import Authenticator, PasswordFile
 from penstock.gateway.connection.tokens import TokenVerifier, derive_pass_key
-from penstock.gateway.detection.leader_lease import make_holder, make_place
+from penstock.gateway.detection.persistence import make_holder, make_place
 from penstock.gateway.event_loop import Background
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.publishing.domains import NetworkSettings

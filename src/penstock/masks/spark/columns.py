@@ -23,7 +23,6 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang.spark import column
 from penstock.masks.chain import NO_IDENTITY, Chain, missing_reason, type_reason
-from penstock.masks.conditions import ROOT
 from penstock.masks.fields import DATES, Field, FieldType, Schema, count_microseconds
 from penstock.masks.generalization import BLUR_SYMBOL, Blurring, Generalization, Suppression
 from penstock.masks.mask import Mask, Stage, Target, fit
@@ -34,7 +33,7 @@ from penstock.masks.spark.column_builder import (
     spark_type,
     write_text,
 )
-from penstock.masks.substitution import BITS, ConditionalSubstitution, Substitution
+from penstock.masks.substitution import BITS, ROOT, ConditionalSubstitution, Substitution
 from penstock.masks.tokenization import TOKEN, Tokenization, make_token
 
 _DAY: Final = 86_400_000_000

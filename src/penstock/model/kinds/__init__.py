@@ -2,9 +2,8 @@
 
 from penstock.model.definition import KINDS, Concern
 from penstock.model.kinds.controls import Control, ControlPublisher, ControlSubscriber
-from penstock.model.kinds.events import Action, Event
+from penstock.model.kinds.events import Action, Event, Plan, Scenario
 from penstock.model.kinds.interaction import Restriction, Table, Transformation
-from penstock.model.kinds.plans import Plan, Scenario
 from penstock.model.kinds.policies import (
     EmergencyPolicy,
     Enforcement,

@@ -26,8 +26,8 @@ from penstock.model.kinds import Hierarchy as HierarchyKind
 from penstock.pipeline.anonymizers.differential_privacy import DifferentialPrivacyStep
 from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
 from penstock.pipeline.anonymizers.noisy_figures import NoisyFigures
-from penstock.pipeline.anonymizers.partial_aggregates import can_combine
 from penstock.pipeline.anonymizers.stateful import StatefulStep
+from penstock.pipeline.anonymizers.window_anonymizers import can_combine
 from penstock.pipeline.anonymizers.windows import WindowStep
 
 

@@ -34,7 +34,6 @@ from penstock.definitions.anonymizers.stateful import (
 )
 from penstock.masks.fields import Schema
 from penstock.model.kinds.views import Window
-from penstock.pipeline.anonymizers.partial_aggregates import number_parts
 from penstock.pipeline.anonymizers.stateful import (
     DeadLetter,
     StepOutcome,
@@ -43,7 +42,7 @@ from penstock.pipeline.anonymizers.stateful import (
     split_off,
     write_table,
 )
-from penstock.pipeline.anonymizers.window_anonymizers import apply_to_groups
+from penstock.pipeline.anonymizers.window_anonymizers import apply_to_groups, number_parts
 from penstock.pipeline.records.columns import (
     NO_TIME,
     OFFSET,

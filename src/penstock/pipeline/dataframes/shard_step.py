@@ -27,7 +27,6 @@ from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 from penstock.errors import PenstockError, UsageError, quote
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.differential_privacy import DifferentialPrivacyStep
-from penstock.pipeline.anonymizers.partial_aggregates import fill_in
 from penstock.pipeline.anonymizers.stateful import (
     StatefulStep,
     StepOutcome,
@@ -35,6 +34,7 @@ from penstock.pipeline.anonymizers.stateful import (
     split_off,
     write_table,
 )
+from penstock.pipeline.anonymizers.window_anonymizers import fill_in
 from penstock.pipeline.dataframes.shards import REASON, SIGNAL, split_up
 from penstock.pipeline.records.columns import (
     NO_TIME,

@@ -29,16 +29,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from penstock.cep.context import StateError
+from penstock.cep.partition_engine import PartitionEngine, PartitionStep, ResultTable, read_steps
 from penstock.cep.program import Program, RequestEvents
-from penstock.cep.spark import (
-    PartitionedProgram,
-    PartitionEngine,
-    PartitionStep,
-    ResultTable,
-    list_packets,
-    partition_program,
-    read_steps,
-)
+from penstock.cep.spark import PartitionedProgram, list_packets, partition_program
 from penstock.cep.steps import Transition
 from penstock.definitions import DefinitionSet
 from penstock.definitions.events.program import compile_program

@@ -1,4 +1,6 @@
-"""Brings views to where they are wanted, and keeps them there.
+"""Brings views to where they are wanted, keeps them there, and runs under watch.
+
+    manager (its lock, its queries) ◀── observer ──▶ /metrics, /healthz, /readyz
 
 Rules that hold here:
 - The manager looks at definitions and wishes again and again and mends the difference: a
@@ -9,6 +11,9 @@ Rules that hold here:
 - A view that failed is tried again when its definition changes or somebody starts it again,
   not by itself: what failed once would fail again and again. Where others were out of reach,
   it is tried again by itself, after a while that grows.
+- Ready means: this process runs the views, Spark answers, and the definitions can be read. A
+  view that failed does not make it unready: the others run, and `penstock views list` and
+  `penstock_view_failures_total` tell. Alive means: Spark is not gone. A restart is what would help.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from penstock.config import Config
 from penstock.config.brokers import KafkaSettings
 from penstock.config.installation import PipelineSettings
 from penstock.config.secrets import generate_key
@@ -35,7 +41,7 @@ from penstock.model.kinds import Stream, View
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.records.opt_outs import Consent, nobody_opted_out
 from penstock.pipeline.service.control import PAUSED, RUNNING, STOPPED, Condition, Control
-from penstock.pipeline.service.metrics import TimedView
+from penstock.pipeline.service.metrics import Observer, TimedView
 from penstock.pipeline.sinks.formats import Sinks
 from penstock.pipeline.sources.source import open_source
 from penstock.pipeline.views.failures import is_passing
@@ -46,7 +52,8 @@ from penstock.pipeline.views.stream_runner import (
     checkpoints_folder,
 )
 from penstock.pipeline.views.view_runner import ViewRunner
-from penstock.telemetry import get_logger
+from penstock.telemetry import Endpoint, Health, get_logger
+from penstock.telemetry.health import Figures
 
 LOOK_SECONDS: Final = 0.5
 REPORT_SECONDS: Final = 1.0
@@ -361,3 +368,68 @@ class Manager:
             seen.popleft()
         (start, before), (end, after) = seen[0], seen[-1]
         return (after - before) / (end - start) if end > start else 0.0
+
+
+def run_until_told(
+    config: Config,
+    spark: SparkSession,
+    manager: Manager,
+    definitions: Callable[[], DefinitionSet],
+    told: threading.Event,
+    confirmed: Callable[[], Figures] | None = None,
+) -> None:
+    """Run views, and answer how they are, until told to end.
+
+    `confirmed` tells the newest epoch that the store has confirmed, and its age.
+    """
+    observer = Observer(manager.control, EventLog(config.pipeline.event_log), definitions)
+    ended = threading.Event()
+    watching = threading.Thread(target=observer.run, args=(ended,), name="observer", daemon=True)
+    with _endpoint(config, make_health(spark, manager, definitions, confirmed)):
+        watching.start()
+        _log.info("the pipeline runs")
+        try:
+            manager.run(told)
+        finally:
+            ended.set()
+            watching.join()
+            _log.info("the pipeline has ended")
+
+
+def make_health(
+    spark: SparkSession,
+    manager: Manager,
+    definitions: Callable[[], DefinitionSet],
+    confirmed: Callable[[], Figures] | None = None,
+) -> Health:
+    """Make the checks of the pipeline."""
+    health = Health()
+
+    def check_spark() -> str | None:
+        context = spark.sparkContext._jsc  # noqa: SLF001 - there is no public way to ask
+        return "Spark has stopped" if context is None or context.sc().isStopped() else None
+
+    def check_definitions() -> str | None:
+        definitions()
+        return None
+
+    def check_manager() -> str | None:
+        if not manager.runs.is_set():
+            return "the views are not run by this process yet"
+        return manager.trouble
+
+    health.register("spark", check_spark, liveness=True)
+    health.register("definitions", check_definitions, details=confirmed)
+    health.register("views", check_manager)
+    return health
+
+
+@contextmanager
+def _endpoint(config: Config, health: Health) -> Iterator[None]:
+    if not config.monitor.enabled:
+        yield
+        return
+    port = config.pipeline.monitor_port
+    with Endpoint(health, host=config.monitor.host, port=port) as endpoint:
+        _log.info("answering probes", port=endpoint.port)
+        yield

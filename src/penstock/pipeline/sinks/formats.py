@@ -1,10 +1,16 @@
-"""Finds the sink of a view by the name of its format; the sinks of the event log and of Delta.
+"""Finds the sink of a view by the name of its format; sinks of the event log, Kafka and Delta.
 
 Rules that hold here:
 - The topic is `<stream>-<view>`, with one JSON object per record, whose key is the number of
   its batch. Where the batch began stands in the commit, so that after a crash the records
   with its number from there on are those that arrived.
 - The files of a batch go when its records are in the topic: they are not kept twice.
+- At Kafka a batch that counts goes to the topic in one transaction, with a mark that names the
+  commit. After a crash the mark tells whether the newest batch arrived; if not, nothing of it
+  did. Readers of committed records see each once. A process that was thought dead can add
+  nothing: the next one fences it off.
+- Avro is written with a schema that the registry has under the topic's subject; it is registered
+  before the first record that has it.
 - Delta's own record of transactions says which batches the table has, and changes with the
   files of a batch in one step. A table has one schema: a view whose fields change needs a
   folder of its own.
@@ -13,6 +19,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import importlib.util
+import io
 import itertools
 import json
 from collections.abc import Iterator, Sequence
@@ -20,6 +27,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import fastavro
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 from typing_extensions import override
@@ -28,6 +36,9 @@ from penstock.config.brokers import KafkaSettings
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog import Topic
 from penstock.eventlog.files import MAX_LINE
+from penstock.eventlog.kafka import KafkaLog
+from penstock.eventlog.registry import HEADER, SchemaRegistry, subject_of, topic_schema
+from penstock.eventlog.transactions import TransactionalWriter
 from penstock.pipeline.sinks.commits import Commit
 from penstock.pipeline.sinks.files import (
     OPTIONS,
@@ -37,6 +48,72 @@ from penstock.pipeline.sinks.files import (
     ParquetSink,
     Sink,
 )
+
+BLOCK: Final = 1 << 22
+
+
+class KafkaSink(FileSink):
+    """JSON lines, or the records of Avro files, that become records of a topic at Kafka."""
+
+    def __init__(self, log: KafkaLog, topic: str) -> None:
+        super().__init__("json")
+        self._log = log
+        self._topic = topic
+        self._writer: TransactionalWriter | None = None
+
+    @cached_property
+    def _registry(self) -> SchemaRegistry:
+        return SchemaRegistry.of(self._log.settings.registry)
+
+    @override
+    def deliver(self, commit: Commit, files: Sequence[Path], *, again: bool) -> None:
+        held = [path for path in files if path.exists()]
+        if not held:
+            return
+        # Numbers alone begin anew where a view's folder was moved away.
+        mark = json.dumps({"sequence": commit.sequence, "at": commit.at}).encode()
+        writer, self._writer = self._writer, None
+        if writer is None:
+            self._log.make_topic(self._topic)
+            writer = TransactionalWriter(self._log, self._topic)
+        if writer.mark != mark:
+            writer.write(self._topic, self._read(held), mark)
+        # Kept only after a success: after a failure it would be of no use.
+        self._writer = writer
+        for path in held:
+            path.unlink()
+
+    def _read(self, files: Sequence[Path]) -> Iterator[bytes]:
+        """Yield the values of files, as their endings say."""
+        for path in files:
+            yield from self._encode(path) if path.suffix == ".avro" else read_lines([path])
+
+    def _encode(self, path: Path) -> Iterator[bytes]:
+        with path.open("rb") as file:
+            reader: Any = fastavro.reader(file)
+            wanted = topic_schema(reader.writer_schema)
+            number = self._registry.register(subject_of(self._topic), wanted)
+            head = b"\0" + number.to_bytes(HEADER - 1)
+            schema = fastavro.parse_schema(wanted)
+            for record in reader:
+                target = io.BytesIO()
+                target.write(head)
+                fastavro.schemaless_writer(target, schema, record)
+                yield target.getvalue()
+
+
+def read_lines(files: Sequence[Path]) -> Iterator[bytes]:
+    """Yield the lines of files, a block of them at a time in memory."""
+    for path in files:
+        with path.open("rb") as file:
+            rest = b""
+            while block := file.read(BLOCK):
+                lines = (rest + block).split(b"\n")
+                rest = lines.pop()
+                yield from lines
+            if rest:
+                yield rest
+
 
 APPLICATION: Final = "penstock"
 OWN_WRITERS: Final = frozenset({"avro", "delta"})
@@ -191,6 +268,6 @@ class Sinks:
     def _at_kafka(self) -> Sink:
         # Loaded here: not everyone who runs views has a client of Kafka.
         from penstock.eventlog.kafka import KafkaLog  # noqa: PLC0415
-        from penstock.pipeline.sinks.kafka import KafkaSink  # noqa: PLC0415
+        from penstock.pipeline.sinks.formats import KafkaSink  # noqa: PLC0415
 
         return KafkaSink(KafkaLog(self._kafka or KafkaSettings()), self._topic.folder.name)

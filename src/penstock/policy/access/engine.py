@@ -23,7 +23,6 @@ from penstock.lang import RecordType
 from penstock.model.kinds import Group, ObjectShape
 from penstock.policy.access.emergencies import Situations
 from penstock.policy.access.explanations import explain_access
-from penstock.policy.access.objects import Message, ObjectLayout, make_layout
 from penstock.policy.access.plans import Enforcement, PartialDecisionCache, Plan
 from penstock.policy.access.principals import (
     Action,
@@ -32,6 +31,7 @@ from penstock.policy.access.principals import (
     Membership,
     Principal,
 )
+from penstock.policy.access.requests import Message, ObjectLayout, make_layout
 from penstock.policy.access.rules import (
     Bucket,
     Policy,

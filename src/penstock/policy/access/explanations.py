@@ -20,9 +20,9 @@ from penstock.policy.access.emergencies import (
     Situations,
     SituationsUnknownError,
 )
-from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import DEFAULT, Enforcement
 from penstock.policy.access.principals import Action, Principal
+from penstock.policy.access.requests import Message
 from penstock.policy.access.rules import Policy, Preference
 from penstock.policy.decision import Applied, Considered, Explanation, Part, list_considered
 from penstock.policy.role_engine import RoleEngine

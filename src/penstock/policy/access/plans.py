@@ -28,8 +28,8 @@ from penstock.policy.access.emergencies import (
     Situations,
     SituationsUnknownError,
 )
-from penstock.policy.access.objects import Message, ObjectLayout
 from penstock.policy.access.principals import Principal
+from penstock.policy.access.requests import Message, ObjectLayout
 from penstock.policy.access.rules import (
     Policy,
     Preference,

@@ -60,7 +60,7 @@ from penstock.mqtt import (
     Suback,
     Subscribe,
 )
-from penstock.policy.access.objects import Message, collect
+from penstock.policy.access.requests import Message, collect
 from penstock.policy.consent import DataSubjects
 from penstock.store.sessions import AwaySession
 

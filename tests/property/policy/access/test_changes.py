@@ -13,8 +13,8 @@ from penstock.errors import InvalidError
 from penstock.model.document import Document, Key
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.access.engine import AccessEngine
-from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ACTIONS
+from penstock.policy.access.requests import Message
 from tests.support.scale import scaled
 
 # Documents in variants: of each kind and name one at a time is in the set, or none.

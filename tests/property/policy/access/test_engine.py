@@ -28,9 +28,9 @@ from penstock.policy.access.emergencies import (
     filter_scope,
 )
 from penstock.policy.access.engine import AccessEngine
-from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import Enforcement
 from penstock.policy.access.principals import Action, KnownAttributes
+from penstock.policy.access.requests import Message
 from penstock.policy.access.rules import Policy, Preference
 from penstock.policy.decision import VOLATILE, Decision, Depends
 from tests.support.scale import scaled

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.lang import build_scope, compile_expression
-from penstock.policy.access.objects import RepeatedPropertyError, collect, guard
+from penstock.policy.access.requests import RepeatedPropertyError, collect, guard
 
 Pairs = list[tuple[str, str]]
 NAMES = st.sampled_from(["x", "y", "z"])

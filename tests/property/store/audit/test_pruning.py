@@ -24,11 +24,15 @@ from penstock.errors import UsageError
 from penstock.store.audit.entry import Entry, Outcome, encode
 from penstock.store.audit.log import AuditLog, note_witness
 from penstock.store.audit.merkle import Frontier, TreeNode, hash_leaf, peaks_of
-from penstock.store.audit.proofs import check_proof, prove_consistency, prove_inclusion
 from penstock.store.audit.pruning import Retention, prune
 from penstock.store.audit.reader import read_after
 from penstock.store.audit.signatures import AuditVerdict, Head, Signer
-from penstock.store.audit.verification import verify
+from penstock.store.audit.verification import (
+    check_proof,
+    prove_consistency,
+    prove_inclusion,
+    verify,
+)
 from penstock.store.database import Database
 from tests.support.scale import scaled
 

@@ -14,7 +14,7 @@ from penstock.gateway.authorization.delivery_check import DecisionCache, Deliver
 from penstock.gateway.session import Session
 from penstock.json_text import read_object
 from penstock.model.document import Key
-from penstock.policy.access import objects
+from penstock.policy.access import requests
 from penstock.store.definitions.documents import Snapshot
 from tests.support.gateway.authorization import Checks, delivered
 
@@ -154,7 +154,7 @@ def test_a_message_to_many_readers_is_parsed_once(
         parsed.append(len(content))
         return read_object(content)
 
-    monkeypatch.setattr(objects, "read_object", count)
+    monkeypatch.setattr(requests, "read_object", count)
     stamp = (("penstock-publisher", "bob"), ("penstock-client", "watch"))
     payload = json.dumps({"n": 1, "pad": "x" * size}).encode()
     for number in range(10):

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 from pydantic import ValidationError
 
-from penstock.gateway.publish_result import PublishOutcome, PublishResult
+from penstock.gateway.publications import PublishOutcome, PublishResult
 from penstock.gateway.session import Session
 from penstock.model.kinds import Event
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message
 from penstock.policy.consent import NOBODY
 from tests.support.gateway.authorization import Checks, delivered
 

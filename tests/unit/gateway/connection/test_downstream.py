@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.publish_result import PublishResult
+from penstock.gateway.publications import PublishResult
 from penstock.mqtt import (
     PINGRESP,
     V3,

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.clock import boot_clock
 from penstock.errors import UnavailableError
-from penstock.gateway.detection import leader_lease
-from penstock.gateway.replication.deduplication import Fingerprint, SubmissionId
+from penstock.gateway.detection import persistence
+from penstock.gateway.publications import Fingerprint, SubmissionId
 from penstock.policy.access.emergencies import SituationsUnknownError
 from penstock.store.detection.journal import DetectionStore
 from tests.support.gateway.detection import LEASE, Detecting, detecting, run, ward_program
@@ -138,7 +138,7 @@ def test_a_lease_that_is_over_ends_detection(
             assert host.check() is None
             now = boot_clock() + LEASE + 1
             with monkeypatch.context() as patch:
-                patch.setattr(leader_lease, "boot_clock", lambda: now)
+                patch.setattr(persistence, "boot_clock", lambda: now)
                 # Readiness tells it although no message has come that would notice it.
                 assert (host.engine is None, host.trouble) == (False, "")
                 assert "lease" in (host.check() or "")

@@ -10,7 +10,7 @@ from penstock.cep.steps import Publication
 from penstock.errors import PenstockError, UnavailableError
 from penstock.gateway.detection.journal import Outbox
 from penstock.gateway.detection.persistence import DetectionState, fork_snapshot, unpack_state
-from penstock.gateway.replication.deduplication import AppliedSubmissions, Qos2Duplicates
+from penstock.gateway.publications import AppliedSubmissions, Qos2Duplicates
 
 
 def test_the_state_is_the_one_of_the_moment_it_began() -> None:

@@ -8,8 +8,7 @@ import random
 import pytest
 
 from penstock.clock import boot_clock
-from penstock.gateway.publish_result import PublishOutcome
-from penstock.gateway.replication.deduplication import SubmissionId
+from penstock.gateway.publications import PublishOutcome, SubmissionId
 from penstock.gateway.replication.follower import ReplicationFollower
 from penstock.gateway.replication.leader import ReplicationLeader
 from penstock.gateway.replication.link import Link, ReplicationTerms

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.publish_result import PublishOutcome
-from penstock.gateway.replication.deduplication import Fingerprint
+from penstock.gateway.publications import Fingerprint, PublishOutcome, PublishRequest
 from penstock.gateway.replication.protocol import (
     Ack,
     ChannelError,
@@ -16,7 +15,6 @@ from penstock.gateway.replication.protocol import (
     NextDeadline,
     Ping,
     Pong,
-    PublishRequest,
     PublishResponse,
     StateUpdate,
     Submit,

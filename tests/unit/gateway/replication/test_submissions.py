@@ -5,10 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.gateway.publish_result import PublishOutcome, PublishResult
+from penstock.gateway.publications import (
+    PublishOutcome,
+    PublishRequest,
+    PublishResult,
+    SubmissionId,
+)
 from penstock.gateway.replication import submissions as module
-from penstock.gateway.replication.deduplication import SubmissionId
-from penstock.gateway.replication.protocol import PublishRequest, PublishResponse, Submit
+from penstock.gateway.replication.protocol import PublishResponse, Submit
 from penstock.gateway.replication.submissions import Submissions
 
 PATIENCE = 60.0

@@ -18,7 +18,7 @@ from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.model import kinds
 from penstock.model.document import Document
-from penstock.policy.access.objects import Message
+from penstock.policy.access.requests import Message
 from penstock_lab.demo.nursing_home.definitions import read_forecasts, read_people, read_rules
 from penstock_lab.simulation.in_process import InProcess
 

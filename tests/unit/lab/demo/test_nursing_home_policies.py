@@ -12,8 +12,8 @@ from penstock.definitions.access import AccessDefinitions
 from penstock.model import kinds
 from penstock.policy.access.emergencies import NO_SITUATIONS, SituationBoard
 from penstock.policy.access.engine import AccessEngine
-from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ACTIONS
+from penstock.policy.access.requests import Message
 
 FOLDER = Path(penstock_lab.demo.__file__).parent / "nursing_home"
 PART_NAMES = ("events.yaml", "plans.yaml", "policies.yaml", "people.yaml")

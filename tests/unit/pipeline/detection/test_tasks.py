@@ -5,7 +5,8 @@ from pathlib import Path
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
-from penstock.cep.spark import ResultTable, list_packets, partition_program
+from penstock.cep.partition_engine import ResultTable
+from penstock.cep.spark import list_packets, partition_program
 from penstock.cep.steps import StepResult, Transition, TransitionCause
 from penstock.pipeline.detection.tasks import JointEngine
 from tests.support.nursing_home.program import START, load_program

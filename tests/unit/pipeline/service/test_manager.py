@@ -12,8 +12,7 @@ import pytest
 from penstock.config import defaults
 from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
-from penstock.pipeline.service.manager import Manager
-from penstock.pipeline.service.process import make_health
+from penstock.pipeline.service.manager import Manager, make_health
 
 
 def _manager(folder: Path) -> Manager:

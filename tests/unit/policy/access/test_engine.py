@@ -16,9 +16,9 @@ from penstock.policy.access.emergencies import (
     SituationsUnknownError,
 )
 from penstock.policy.access.engine import AccessEngine
-from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import KEY_LIMIT, Enforcement
 from penstock.policy.access.principals import Directory, KnownAttributes
+from penstock.policy.access.requests import Message
 from penstock.policy.access.rules import Policy, Preference, are_brief, depends_on
 from penstock.policy.decision import Depends
 

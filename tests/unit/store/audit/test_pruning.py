@@ -15,11 +15,15 @@ from penstock.config.secrets import SecretFile
 from penstock.errors import UsageError
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.log import AuditLog, note_witness
-from penstock.store.audit.proofs import check_proof, prove_consistency, prove_inclusion
 from penstock.store.audit.pruning import ROUTINE, Retention, plan_pruning, prune
 from penstock.store.audit.reader import entries, nodes, pruned, read_after, read_last
 from penstock.store.audit.signatures import Signer, TamperedError, anchor_path, load_head
-from penstock.store.audit.verification import verify
+from penstock.store.audit.verification import (
+    check_proof,
+    prove_consistency,
+    prove_inclusion,
+    verify,
+)
 from penstock.store.database import Database
 
 NOW = 1_700_000_000

@@ -26,10 +26,10 @@ from datetime import timedelta
 from itertools import cycle
 from typing import Any, Final
 
-from penstock.cep.contact_tracing.presence import Presence
 from penstock.cep.context import EngineLimits
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
+from penstock.cep.presence import Presence
 from penstock.lang.scalars import DAY, EPOCH
 from penstock_lab.bench.emergencies.collector import settled_collector
 from penstock_lab.bench.emergencies.engine import load_program

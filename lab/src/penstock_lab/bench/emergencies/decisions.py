@@ -35,8 +35,8 @@ from penstock.lang import BOOL, build_scope, compile_expression
 from penstock.model.document import Document
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.access.engine import AccessEngine
-from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import Action, Principal
+from penstock.policy.access.requests import Message
 from penstock.policy.access.rules import Policy
 from penstock_lab.bench.emergencies.goals import at_most
 

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.definitions import DefinitionSet
 from penstock.definitions.authorizer import make_authorizer
-from penstock.policy.request import make_request
+from penstock.policy.access.requests import make_request
 from penstock_lab.bench.gateway.rungs import LADDER, LADDER_QOS_1, Rung
 from penstock_lab.bench.load.plan import topics_of
 

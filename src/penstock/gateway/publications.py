@@ -1,9 +1,10 @@
-"""Which messages have taken effect as events, so that retries are idempotent.
+"""A message that a client publishes: the request, what becomes of it, and whether it came before.
 
     a client resends a QoS 2 message (DUP)         ──▶ Fingerprint  ──▶ Qos2Duplicates
     a follower resubmits to the next leader        ──▶ SubmissionId ──▶ AppliedSubmissions
 
 Rules that hold here:
+- A result names the journal that makes the message's event durable, where it was one.
 - A record is in the journal together with the step that it is about: both are durable, or
   neither is. The leader knows the records, for the clients of all gateways.
 - A QoS 2 message is a duplicate if it says so (DUP) and equals the last one that was an event
@@ -18,10 +19,92 @@ Rules that hold here:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.mqtt import Publish
+from penstock.policy.decision import Reshaped
+
+
+class PublishRequest(NamedTuple):
+    """A message that a client wants to publish, as decisions see it."""
+
+    user: str | None
+    client: str
+    topic: str
+    payload: bytes
+    rest: dict[str, Any]
+    place: str | None = None
+    """Where the gateway stands that the client is connected to."""
+    fingerprint: Fingerprint | None = None
+    """Tells it from others, where it must not count twice."""
+
+
+class PublishOutcome(StrEnum):
+    """The outcome of a publication; gateways exchange the values, audit and metrics show them."""
+
+    ACCEPTED = ""
+    DENIED = "policy"
+    NO_LEADER = "no_leader"
+    """No gateway detects events, or none that does can be reached."""
+    INVALID_EVENT = "event"
+    """The payload cannot be evaluated."""
+    NO_ANSWER = "no_answer"
+    """The leader has got the request and has not responded: it may have taken effect."""
+    AWAITING_LEADER = "awaiting_leader"
+    """Replicated state may be out of date: the caller waits for the leader and retries."""
+
+
+class Journal(Protocol):
+    """Makes steps durable in the order of their tickets."""
+
+    durable: int
+    """The last ticket that is durable."""
+
+    def wait(self, ticket: int, settled: Callable[[bool], None]) -> None:
+        """Call back when a ticket is durable, or never will be."""
+
+
+class PublishResult(NamedTuple):
+    """What became of a message that was to be published."""
+
+    outcome: PublishOutcome = PublishOutcome.ACCEPTED
+    rule: str = ""
+    """The rule that denies it."""
+    journal: Journal | None = None
+    """Where it was an event: what makes that durable."""
+    ticket: int = 0
+    """The journal's number for it."""
+    lasting: bool = False
+    """Whether the same holds for each message of this client on this topic."""
+    reshaped: Reshaped | None = None
+    """What is published instead."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the message may pass."""
+        return self.outcome is PublishOutcome.ACCEPTED
+
+    @property
+    def awaits_journal(self) -> bool:
+        """Whether it was an event that is not durable yet."""
+        return self.journal is not None and self.ticket > self.journal.durable
+
+    def when_durable(self, settled: Callable[[bool], None]) -> None:
+        """Call back when its event is durable, or never will be."""
+        if self.journal is None:
+            settled(True)  # noqa: FBT003
+        else:
+            self.journal.wait(self.ticket, settled)
+
+
+PendingResult = Awaitable[PublishResult]
+"""Gives the result as soon as other gateways, or a reload, have come so far."""
+
+ALWAYS_ACCEPTED: Final = PublishResult(lasting=True)
+NO_LEADER: Final = PublishResult(PublishOutcome.NO_LEADER)
+
 
 FINGERPRINTS: Final = 65_536
 FOLLOWERS: Final = 1_000

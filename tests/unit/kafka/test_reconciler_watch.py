@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.components.processes import free_port
 from penstock.config import load
 from penstock.kafka import open_reconciler
-from penstock.kafka.watch import BEHIND, FAILURES, make_health, run_watch
+from penstock.kafka.reconciler import BEHIND, FAILURES, make_health, run_watch
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions

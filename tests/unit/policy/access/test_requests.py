@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.model.kinds import ObjectShape
-from penstock.policy.access.objects import Message, make_layout
+from penstock.policy.access.requests import Message, make_layout
 
 ROOM = ObjectShape(name="room", topics="home/+patientId/+room/#", payload={"pulse": "values.pulse"})
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.replication import deduplication
-from penstock.gateway.replication.deduplication import (
+from penstock.gateway import publications
+from penstock.gateway.publications import (
     FOLLOWERS,
     AppliedSubmissions,
     Fingerprint,
@@ -89,7 +89,7 @@ def test_with_less_than_qos_2_there_is_no_fingerprint() -> None:
 
 
 def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deduplication, "FINGERPRINTS", 2)
+    monkeypatch.setattr(publications, "FINGERPRINTS", 2)
     duplicates = Qos2Duplicates()
     for number in (1, 2, 3):
         duplicates.put(fingerprint(number=number))

@@ -1,7 +1,7 @@
 """Stays against the ticks that a naive model finds in the samples.
 
 The model keeps all samples. Two of a person at one place, on one day, at most 1,500 ms apart
-are one stay (see `penstock.cep.contact_tracing.presence`): every tick between them counts,
+are one stay (see `penstock.cep.presence`): every tick between them counts,
 and their own.
 """
 
@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cep.contact_tracing.presence import Presence
 from penstock.cep.context import StateError
+from penstock.cep.presence import Presence
 from penstock.lang.scalars import DAY
 from tests.support.scale import scaled
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.detection.leader_lease import LeaderLease, is_gone, make_holder, make_place
+from penstock.gateway.detection.persistence import LeaderLease, is_gone, make_holder, make_place
 from penstock.store.database import Database
 from penstock.store.detection.journal import DetectionStore, LeaderRecord
 
 TELL = (
-    "from penstock.gateway.detection.leader_lease import *; "
+    "from penstock.gateway.detection.persistence import *; "
     "print(make_holder()); print(make_place())"
 )
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -32,7 +32,7 @@ from penstock.cep.context import (
     unpack_key,
     unpack_row,
 )
-from penstock.cep.operators.nodes import NO_ROWS, Detections, OperatorNode, Rows
+from penstock.cep.operators import NO_ROWS, Detections, OperatorNode, Rows
 from penstock.cep.program import Join
 
 Match = tuple[Row, ...]

@@ -3,10 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.config.gateway import GatewaySettings
-from penstock.gateway.connection import arrivals as module
-from penstock.gateway.connection.arrivals import Arrival, Arrivals
+from penstock.gateway import limits as module
 from penstock.gateway.counters import Counters
-from penstock.gateway.limits import Limits
+from penstock.gateway.limits import Arrival, Arrivals, Limits
 
 LIMITS = replace(
     Limits.of(GatewaySettings()),

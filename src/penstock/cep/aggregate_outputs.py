@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock.cep.context import EngineContext, Row, Values, evaluator, shaper
-from penstock.cep.operators.nodes import Detections, OperatorNode, Rows
+from penstock.cep.operators import Detections, OperatorNode, Rows
 from penstock.cep.program import Aggregate, Function, Refine
 from penstock.lang import tree
 from penstock.lang.tree import find_path

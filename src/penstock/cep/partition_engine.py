@@ -25,7 +25,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import BoundEvent, Packet
 from penstock.cep.program import PacketEvents, Program, RequestEvents
-from penstock.cep.spark.partitioned_program import HAPPENED, OWN, field_name, list_packets
+from penstock.cep.spark import HAPPENED, OWN, field_name, list_packets
 from penstock.cep.steps import StepResult, Transition
 from penstock.lang import DURATION, TIMESTAMP, Type
 from penstock.lang.scalars import EPOCH, MICROSECOND

@@ -8,13 +8,13 @@ import sqlalchemy as sa
 from penstock.errors import PenstockError, UsageError
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.log import AuditLog
-from penstock.store.audit.proofs import (
+from penstock.store.audit.signatures import Head, PublicKeys, Signer, TamperedError
+from penstock.store.audit.verification import (
     check_proof,
     embedded_keys,
     prove_consistency,
     prove_inclusion,
 )
-from penstock.store.audit.signatures import Head, PublicKeys, Signer, TamperedError
 from penstock.store.database import Database
 
 SIGNER = Signer.generate()

@@ -1,6 +1,13 @@
-"""A program at scale: which operators look at one person at a time, and its events as columns.
+"""Detection at scale: which operators look at one person at a time, and events as Spark columns.
+
+    program ─ separate ─→ partitioned: subjects by themselves, any number of partitions in parallel
+                       └→ joint: joins across subjects, in one place, with the others' transitions
+    record ─ bind ─→ primitive events ─→ partition of its subject ─→ its engine ─→ results
 
 Rules that hold here:
+- The operators are those of the in-line engine, with their state (`partition_engine`); only binding
+  has a second form, made of the expressions' columns. So both detect the same.
+- pyspark is imported in this module alone, and nothing in line imports it.
 - An operator is *parted* where all that it keeps is kept for each value of the key, the
   attribute that scenarios know their subjects by: then the events of different persons never
   meet in it, and parts of the persons can be followed apart. All others are *joint*.

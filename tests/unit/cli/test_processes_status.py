@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import main
-from penstock.cli.service.processes import COLOURS, show_seconds
+from penstock.cli.processes import COLOURS, show_seconds
 from penstock.supervisor.parts import PartState
 from penstock.supervisor.status import PartStatus, RunFolder, SupervisorStatus
 

@@ -35,7 +35,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from penstock.cep.contact_tracing.stays import (
+from penstock.cep.context import StateError
+from penstock.cep.stays import (
     IntervalIndex,
     PairDurations,
     Ticks,
@@ -47,7 +48,6 @@ from penstock.cep.contact_tracing.stays import (
     insert_stay,
     to_ticks,
 )
-from penstock.cep.context import StateError
 from penstock.lang.scalars import EPOCH, UNIVERSAL, Days
 
 _FIRST: Final = 1

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.cep.contact_tracing.presence import Presence, Visit
+from penstock.cep.presence import Presence, Visit
 from penstock.lang.scalars import DAY
 
 START = 20_000 * DAY

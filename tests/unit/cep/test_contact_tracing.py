@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.cep.contact_tracing.nodes import find_daily_sums
+from penstock.cep.contact_tracing import find_daily_sums
 from penstock.cep.engine import Engine
 from penstock.cep.program import Aggregate, Program
 from penstock.cep.steps import StepResult

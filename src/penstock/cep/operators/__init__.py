@@ -1,1 +1,0 @@
-"""Operators: windows, aggregates, joins and negation, maintained incrementally."""

@@ -1,1 +1,0 @@
-"""Verbs on the service: settings, processes, users, and servers for development."""
