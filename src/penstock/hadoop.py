@@ -14,8 +14,6 @@ Rules that hold here:
 - One process writes to a place; see `penstock.pipeline.sinks.commits`.
 """
 
-# ruff: noqa: PTH100, PTH123 - these are the paths.
-
 from __future__ import annotations
 
 import errno

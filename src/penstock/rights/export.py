@@ -32,7 +32,7 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError, UsageError
 from penstock.eventlog import EventLog, Record
 from penstock.eventlog.erasure import Keep
-from penstock.hadoop import sync
+from penstock.hadoop import is_remote, sync
 from penstock.model.kinds import Stream
 from penstock.rights.dispatch.message import (
     Dispatched,
@@ -191,6 +191,8 @@ class ExportService:
 
     def _read_records(self, stream: Stream, keep: Keep) -> Iterator[Record]:
         if stream.source is None:
+            if is_remote(self._events.root):
+                return  # listed as missing
             for number, record in enumerate(self._events.topic(stream.topic).read()):
                 if number % _CHUNK == 0:
                     keep()
@@ -215,7 +217,10 @@ class ExportService:
 
     def _read_view(self, trace: ViewTrace, keep: Keep) -> Rows:
         keep()
-        if trace.view.format != "topic":
+        topic = trace.view.format == "topic"
+        if is_remote(self._events.root if topic else self._config.pipeline.files):
+            return ()  # listed as missing
+        if not topic:
             return read_rows(self._config.pipeline.folder / trace.view.name, trace)
         if trace.stream.source is not None:
             return ()  # a topic of Kafka, listed as missing

@@ -1,4 +1,4 @@
-"""The same views on a standalone cluster of two workers as on one machine; deploy/spark.
+"""Views on a standalone cluster of two workers that share nothing but an HDFS; deploy/spark.
 
 The job is submitted as `deploy/spark/submit` does it: the Python of its executors has no Penstock
 but that of the archive.
@@ -6,28 +6,33 @@ but that of the archive.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.components import find_java
-from penstock.components.processes import free_port
-from penstock.eventlog import Topic
+from penstock.components.clusters import HdfsCluster, SparkCluster, spark_environment
+from penstock.errors import PenstockError
+from penstock.hadoop import read_path
 from penstock.pipeline.sinks.commits import ViewFolder
 from penstock.pipeline.sinks.published import read_published
+from penstock.pipeline.views.checkpoints import Checkpoint, read_place
+from tests.support.scale import scaled
 
-pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.needs("java", "hadoop"), pytest.mark.timeout(900)]
 
 DEFINITIONS = """\
 kind: stream
@@ -57,74 +62,44 @@ SUBMITTING = {
     # The one that ours was made from: it has no packages.
     "EXECUTOR_PYTHON": str(Path(sys.executable).resolve()),
 }
-LOOPBACK = "127.0.0.1"
+KILLED = """\
+kind: stream
+name: patients
+fields:
+  - {name: pid, type: int, category: identifier}
+  - {name: age, type: int, category: quasi-identifier}
+  - {name: number, type: int}
+subject: pid
+---
+{kind: purpose, name: research}
+---
+{kind: group, name: officers, members: ["user:ann"]}
+---
+{kind: right, name: officer, subjects: ["group:officers"], administer: true}
+---
+{kind: view, name: lines, stream: patients, format: json, purposes: [research], anonymizers: [
+  {anonymizer: suppression, keys: [pid]}]}
+---
+{kind: view, name: research, stream: patients, purposes: [research], anonymizers: [
+  {anonymizer: k_anonymization, keys: [pid], k: 5, delta: 100,
+   quasi_identifiers: [{key: age, min: 0, max: 120}]}]}
+"""
+KILLED_VIEWS = ("lines", "research")
+KILLS = scaled(1, long=10)
+OPTED_OUT = 30
 
 
-def _environment() -> dict[str, str]:
-    java = find_java().path
-    assert java is not None
-    return {
-        **os.environ,
-        "JAVA_HOME": str(java.resolve().parent.parent),
-        "SPARK_LOCAL_IP": LOOPBACK,
-        "PYSPARK_PYTHON": sys.executable,
-    }
-
-
-@contextmanager
-def _cluster(folder: Path) -> Iterator[str]:
-    launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    port = free_port()
-    url = f"spark://{LOOPBACK}:{port}"
-    deploy = "org.apache.spark.deploy"
-    commands = [[f"{deploy}.master.Master", "--port", str(port), "--webui-port", "0"]]
-    commands += [
-        [
-            f"{deploy}.worker.Worker",
-            *("--cores", "1", "--memory", "512m", "--webui-port", "0"),
-            *("--work-dir", str(folder / f"worker-{number}"), url),
-        ]
-        for number in range(2)
-    ]
-    started = []
-    try:
-        for number, command in enumerate(commands):
-            log = (folder / f"cluster-{number}.log").open("wb")
-            arguments = [str(launcher), command[0], "--host", LOOPBACK, *command[1:]]
-            started.append(
-                subprocess.Popen(
-                    arguments,
-                    env=_environment(),
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            )
-        _wait_for_workers(folder / "cluster-0.log")
-        yield url
-    finally:
-        for process in reversed(started):
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _wait_for_workers(log: Path) -> None:
-    end = time.monotonic() + 120
-    while log.read_bytes().count(b"Registering worker") < 2:
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.2)
-
-
-def _penstock(folder: Path, *arguments: str) -> None:
+def _penstock(folder: Path, *arguments: str, told: str = "") -> None:
     code = f"from penstock.cli import main; main({list(arguments)!r})"
-    _do([sys.executable, "-c", code], folder)
+    _do([sys.executable, "-c", code], folder, told)
 
 
-def _do(command: list[str], folder: Path, **environment: str) -> None:
+def _do(command: list[str], folder: Path, told: str = "", **environment: str) -> None:
     done = subprocess.run(
         command,
         cwd=folder,
-        env=_environment() | environment,
+        env=spark_environment() | environment,
+        input=told,
         capture_output=True,
         text=True,
         check=False,
@@ -132,53 +107,203 @@ def _do(command: list[str], folder: Path, **environment: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _pack(archive: Path) -> Path:
+@pytest.fixture(scope="module")
+def hdfs(spark: SparkSession) -> Iterator[str]:
+    with HdfsCluster() as running:
+        yield running.url
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What executors need, in the archive that `deploy/spark` brings them."""
+    archive = tmp_path_factory.mktemp("archive") / "python.tar"
     without = ("matplotlib", "deltalake", "opendp")
     _do([sys.executable, str(DEPLOY / "pack.py"), str(archive), "--without", *without], ROOT)
     return archive
 
 
-def _run(folder: Path, master: str, archive: Path | None = None) -> dict[str, list[Any]]:
-    """Run the views of an installation of its own; return what they publish."""
+def _install(
+    folder: Path, definitions: str, records: list[dict[str, Any]], store: str = ""
+) -> None:
+    """Make an installation, and feed it; its files lie in folders, or at a store."""
     folder.mkdir()
+    places = f"event_log: '{store}/eventlog', store: '{store}/views', " if store else ""
     (folder / "penstock.yaml").write_text(
-        f"pipeline: {{master: '{master}', memory: 512m, executor_memory: 512m, batch: 200,"
-        f" key: {folder.parent}/masks.key}}\n"
+        f"pipeline: {{{places}memory: 512m, executor_memory: 512m, batch: 200, monitor_port: 0,"
+        f" interval: 50ms, key: {folder.parent}/masks.key}}\nmonitor: {{port: 0}}\n"
+        "gateway: {authentication: {passwords: keys/passwords}}\n"
     )
-    (folder / "d.yaml").write_text(DEFINITIONS)
-    records = [
-        {"pid": n, "name": f"Name {n}", "age": n * 7 % 100, "glucose": 100.0 + n % 50}
-        for n in range(RECORDS)
-    ]
-    topic = Topic(folder / "penstock-data" / "eventlog" / "patients")
-    topic.append([json.dumps(record).encode() for record in records])
+    (folder / "d.yaml").write_text(definitions)
     _penstock(folder, "apply", "-f", "d.yaml")
+    _feed(folder, "records.json", records)
+
+
+def _feed(folder: Path, name: str, records: list[dict[str, Any]]) -> None:
+    (folder / name).write_text("".join(f"{json.dumps(it)}\n" for it in records))
+    _penstock(folder, "views", "feed", "patients", name)
+
+
+def _submit(master: str, archive: Path, *options: str) -> list[str]:
+    return [str(DEPLOY / "submit"), master, str(archive), "--driver-memory", "512m", "--", *options]
+
+
+def _view(folder: Path, name: str) -> ViewFolder:
+    return ViewFolder(folder / "penstock-data" / "views" / name)
+
+
+def _run(folder: Path, command: list[str]) -> dict[str, list[Any]]:
+    """Run the views of an installation to their end; return what they publish."""
     for action in ("start", "stop"):
         _penstock(folder, "views", action, "--all")
-        if archive is None:
-            _penstock(folder, "views", "run", "--once")
-        else:
-            command = [str(DEPLOY / "submit"), master, str(archive), "--driver-memory", "512m"]
-            _do([*command, "--", "--once"], folder, **SUBMITTING)
-    views = folder / "penstock-data" / "views"
+        _do(command, folder, **SUBMITTING)
     return {
         name: [
-            sorted(json.dumps(row) for row in read_published(ViewFolder(views / name))),
-            *ViewFolder(views / name).dead_letters(),
+            sorted(json.dumps(row) for row in read_published(_view(folder, name))),
+            *_view(folder, name).dead_letters(),
         ]
         for name in ("nurse", "research")
     }
 
 
-def test_a_cluster_gives_the_same_as_one_machine(tmp_path: Path) -> None:
-    local = _run(tmp_path / "local", "local[2]")
+def test_a_cluster_gives_the_same_as_one_machine(
+    tmp_path: Path, hdfs: str, cluster: SparkCluster, archive: Path
+) -> None:
+    records = [
+        {"pid": n, "name": f"Name {n}", "age": n * 7 % 100, "glucose": 100.0 + n % 50}
+        for n in range(RECORDS)
+    ]
+    _install(tmp_path / "local", DEFINITIONS, records)
+    code = "from penstock.cli import main; main(['views', 'run', '--once'])"
+    local = _run(tmp_path / "local", [sys.executable, "-c", code])
     assert len(local["nurse"][0]) == RECORDS
     assert len(local["research"][0]) + len(local["research"]) - 1 == RECORDS
-    with _cluster(tmp_path) as url:
-        spread = _run(tmp_path / "spread", url, _pack(tmp_path / "python.tar"))
-    assert spread == local
-    assert any((tmp_path / "worker-0").rglob("stderr")), "no executor ran on the first worker"
-    assert any((tmp_path / "worker-1").rglob("stderr")), "no executor ran on the second worker"
+    folder = tmp_path / "spread"
+    _install(folder, DEFINITIONS, records, f"{hdfs}/same")
+    assert _run(folder, _submit(cluster.url, archive, "--once")) == local
+    for number in range(2):
+        assert any((cluster.folder / f"worker-{number}").rglob("stderr")), "no executor ran"
+    # What the workers had in common is at HDFS: no record lies in a folder of the driver's.
+    kept = {
+        it.relative_to(folder / "penstock-data") for it in (folder / "penstock-data").rglob("*")
+    }
+    assert not [it for it in kept if {"eventlog", "data", ".checkpoints"} & set(it.parts)]
+    root = read_path(f"{hdfs}/same")
+    assert {it.name for it in root.iterdir()} == {"eventlog", "views"}
+    for name in ("nurse", "research", ".checkpoints"):
+        assert (root / "views" / name).stat().st_mode & 0o777 == 0o700
+        assert not (root / "views" / name / ".staging").exists()
+
+
+def _progress(folder: Path) -> int:
+    last = [_view(folder, name).last() for name in KILLED_VIEWS]
+    return min(commit.totals.read if commit else 0 for commit in last)
+
+
+def _wait_for(folder: Path, count: int, driver: subprocess.Popen[bytes]) -> None:
+    last, moved = -1, time.monotonic()
+    while (now := _progress(folder)) < count:
+        assert driver.poll() is None, "the driver ended by itself"
+        if now > last:
+            last, moved = now, time.monotonic()
+        assert time.monotonic() < moved + 240, "the views stand still"
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _driver(folder: Path, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a driver, and kill it with all that it started on this machine."""
+    with (folder / "driver.log").open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=spark_environment() | SUBMITTING,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _kill_executor(cluster: SparkCluster, draw: random.Random) -> None:
+    executors = [
+        it
+        for worker in cluster.workers
+        for it in psutil.Process(worker.pid).children(recursive=True)
+        if it.name() == "java"
+    ]
+    draw.choice(executors).kill()
+
+
+@pytest.mark.timeout(600 + 300 * KILLS)
+def test_kills_of_driver_and_executors_lose_nothing_and_publish_nothing_twice(
+    tmp_path: Path, hdfs: str, cluster: SparkCluster, archive: Path
+) -> None:
+    draw = random.Random(2026)
+    count, folder, store = 3000 + 2000 * KILLS, tmp_path / "killed", f"{hdfs}/killed"
+    records = [{"pid": n // 3, "age": n * 7 % 90, "number": n} for n in range(count)]
+    late = [
+        {"pid": OPTED_OUT if n % 2 else n, "age": 40, "number": n} for n in range(count, count + 6)
+    ]
+    _install(folder, KILLED, records, store)
+    _penstock(folder, "password", "ann", told="word\n")
+    (folder / "ann").touch(0o600)
+    (folder / "ann").write_text("word\n")
+    _penstock(folder, "views", "start", "--all")
+    command = _submit(cluster.url, archive)
+    for kill in range(KILLS):
+        with _driver(folder, command) as driver:
+            _wait_for(folder, count * (kill + 1) // (KILLS + 4), driver)
+            _kill_executor(cluster, draw)
+            _wait_for(folder, _progress(folder) + 1, driver)
+            time.sleep(draw.random() * 2)
+        assert _progress(folder) < count, "the views were done before the kill"
+    who = ("--as", "ann", "--password-file", "ann")
+    _penstock(folder, "consent", "opt-out", str(OPTED_OUT), "research", *who)
+    _feed(folder, "late.json", late)
+    with _driver(folder, command) as driver:
+        _wait_for(folder, count + len(late), driver)
+    _penstock(folder, "views", "stop", "--all")
+    _do([*command, "--once"], folder, **SUBMITTING)
+    person = {it["number"]: it["pid"] for it in (*records, *late)}
+    for name in KILLED_VIEWS:
+        rows = list(read_published(_view(folder, name)))
+        numbers = Counter(row["number"] for row in rows)
+        assert all(row["pid"] is None for row in rows)
+        assert not [it for it in numbers if it >= count and person[it] == OPTED_OUT], name
+        numbers.update(letter["offset"] for letter in _view(folder, name).dead_letters())
+        assert numbers == dict.fromkeys(person, 1), name
+    groups: dict[str, set[int]] = {}
+    for row in read_published(_view(folder, "research")):
+        groups.setdefault(row["age"], set()).add(person[row["number"]])
+    assert min(map(len, groups.values())) >= 5
+    _check_damage(folder, store)
+
+
+def _check_damage(folder: Path, store: str) -> None:
+    """A checkpoint that lacks something, or is of another view, is refused with the reason."""
+    place = read_place(folder / "penstock-data" / "views" / "research")
+    assert place is not None
+    checkpoint = Checkpoint(
+        read_path(store) / "views" / ".checkpoints" / "patients" / place.checkpoint
+    )
+    owner = checkpoint.owner
+    checkpoint.check(owner)
+    assert checkpoint.fork(checkpoint.committed).position(checkpoint.committed)
+    with pytest.raises(PenstockError, match="belongs to the view 'research', and not to"):
+        checkpoint.check(type(owner)(owner.stream, owner.source, "another"))
+    (checkpoint.folder / "offsets" / str(checkpoint.planned)).write_text("v1\n{}\nnonsense")
+    with pytest.raises(PenstockError, match=r"offsets of batch .* that cannot be read"):
+        checkpoint.check(owner)
 
 
 def test_spark_reads_the_pods_of_executors(spark: SparkSession) -> None:
@@ -191,11 +316,10 @@ def test_spark_reads_the_pods_of_executors(spark: SparkSession) -> None:
             client, template, java.scala.Some("executor"), java.org.apache.spark.SparkConf()
         )
         container, pod = found.container(), found.pod()
-        mounted = {it.getName(): it.getMountPath() for it in container.getVolumeMounts()}
-        assert mounted == {"penstock": "/shared/penstock"}
         assert not container.getSecurityContext().getAllowPrivilegeEscalation()
         assert pod.getSpec().getSecurityContext().getRunAsNonRoot()
-        assert [it.getName() for it in pod.getSpec().getVolumes()] == ["penstock"]
+        assert not pod.getSpec().getVolumes()
+        assert not container.getVolumeMounts()
     finally:
         client.close()
 
@@ -209,7 +333,7 @@ def test_spark_takes_what_is_submitted_elsewhere(tmp_path: Path) -> None:
         master: subprocess.Popen(
             [str(DEPLOY / "submit"), master, str(archive), "--verbose", "--", "--once"],
             cwd=tmp_path,
-            env=_environment() | SUBMITTING | {"HADOOP_CONF_DIR": str(tmp_path)},
+            env=spark_environment() | SUBMITTING | {"HADOOP_CONF_DIR": str(tmp_path)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
