@@ -29,6 +29,11 @@ UNREAD: Final = b"!unread "
 ERASED: Final = b"~erased~"
 """The value of a record that was erased, with spaces behind it; no JSON, and no sound Avro."""
 
+CLOSED: Final = b"~closed~"
+"""The value of a sealed record for whose content no key is held."""
+FORGED: Final = b"~forged~"
+"""The value of a record that does not open as its stream is sealed."""
+
 # All that numbers are written with becomes 0, all else a space: what is long is found at once.
 _DIGITS: Final = bytes(48 if chr(it) in "0123456789+-.eE" else 32 for it in range(256))
 _LONG: Final = b"0" * (NUMBER + 1)

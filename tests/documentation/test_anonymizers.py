@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
 from penstock.definitions.view_checks import MEANINGS
+from penstock.definitions.views import STATEFUL_ANONYMIZERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "anonymizers.md"
 

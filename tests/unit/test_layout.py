@@ -15,7 +15,7 @@ HELPERS = {"support", "fuzz"}
 """The folders of `tests` with modules that are no tests."""
 WHOLE = {
     "cli/definitions/test_verbs.py",
-    "definitions/checks/test_separation_of_duty.py",
+    "definitions/test_separation_of_duty.py",
     "lang/test_examples.py",
     "lang/test_hostile.py",
     "lang/test_reference.py",

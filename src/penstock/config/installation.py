@@ -301,8 +301,12 @@ class TrustSettings(Settings):
     )
     key_delay: Annotated[Duration, Field(ge=600, le=3_650 * 86_400)] = setting(
         "7d",
-        "How long a key of a sealed stream that was changed still opens what the broker keeps; "
-        "then it is destroyed.",
+        "How long a key of a sealed stream that was changed still opens what the broker keeps.",
+    )
+    key_retention: Annotated[Duration, Field(ge=600, le=36_500 * 86_400)] = setting(
+        "365d",
+        "How long a key of a sealed stream that was changed still opens records in the event log; "
+        "then it is destroyed, and what it sealed stays sealed. As long as records are kept.",
     )
     network: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] | None = setting(
         None,
@@ -315,6 +319,12 @@ class TrustSettings(Settings):
     )
     skew: Annotated[Duration, Field(ge=1, le=300)] = setting(
         "60s", "How far the clocks of two domains may be apart; what is older or newer is refused."
+    )
+    verify_rate: Annotated[float, Field(ge=0, le=1)] = setting(
+        1.0,
+        "How many signatures of messages on signed streams are verified: 1 all, 0.1 one of ten, 0 "
+        "none. The first one of a gateway and capability always is; where one was wrong, all of "
+        "its next ones are.",
     )
     refresh: Annotated[Duration, Field(ge=1, le=3600)] = setting(
         "30s",

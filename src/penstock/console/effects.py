@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from penstock.config.gateway import GatewaySettings
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access_matrix import (
     ORDINARY,
@@ -28,9 +27,9 @@ from penstock.definitions.access_matrix import (
     make_examples,
     make_matrix,
 )
-from penstock.definitions.authorizer import authorizer_of
 from penstock.errors import UsageError
 from penstock.model import kinds
+from penstock.policy.authorizer import Authorizer
 
 SECONDS: Final = 4.0
 _MOST_KEPT: Final = 500
@@ -78,16 +77,16 @@ class AccessEffect:
 
 
 def find_effect(
-    settings: GatewaySettings,
+    make: Callable[[DefinitionSet], Authorizer],
     before: DefinitionSet,
     after: DefinitionSet,
     *,
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> AccessEffect:
-    """Return how access differs between two sets of definitions."""
+    """Return how access differs between two sets of definitions; `make` makes what decides."""
     effect, end = AccessEffect(), clock() + seconds
-    old, new = authorizer_of(settings, before), authorizer_of(settings, after)
+    old, new = make(before), make(after)
     # Views first: there are few, and what they leave needs no example.
     for change in _compare_views(before, after):
         _note(effect, change)

@@ -4,6 +4,9 @@ Rules that hold here:
 - All problems of all documents are reported at once, each with its place and its fix.
 - A set is either valid as a whole or it does not exist: types, references, cycles and
   expressions are checked before a `DefinitionSet` is made.
+- A check (`access_checks`, `role_checks`, …) yields every problem that it finds, each with its
+  place and its fix; none stops at the first. It reads no files and keeps no state: what is given
+  is all that it looks at.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from penstock.definitions.checks.vocabularies import read_attributes
 from penstock.definitions.roles import RoleDefinitions, compile_appointment, make_program
 from penstock.definitions.set import LOAD_KINDS, DefinitionSet
+from penstock.definitions.vocabularies import read_attributes
 from penstock.errors import InvalidError, Problem
 from penstock.lang import BOOL, STRING, Expression, RecordType, Scope, compile_expression
 from penstock.model import kinds

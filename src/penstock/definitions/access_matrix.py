@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
-from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
+from penstock.definitions.differential_privacy import DifferentialPrivacy
 from penstock.definitions.set import DefinitionSet
 from penstock.definitions.views import Step, find_plan, hierarchies_of
 from penstock.errors import Problem, UsageError, quote

@@ -31,10 +31,10 @@ from penstock.definitions.access import (
     name_rule,
     scenarios_by_plan,
 )
-from penstock.definitions.checks.vocabularies import read_value
 from penstock.definitions.interaction_checks import rule_scope, table_record
 from penstock.definitions.set import DefinitionSet
 from penstock.definitions.views import hierarchies_of, schema_of
+from penstock.definitions.vocabularies import read_value
 from penstock.errors import PenstockError
 from penstock.lang import BOOL, STRING, Expression, compile_expression
 from penstock.lang.scalars import read_timestamp

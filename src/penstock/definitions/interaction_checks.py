@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from penstock.definitions.checks.access import check_emergency_policies
-from penstock.definitions.checks.roles import check_subjects
-from penstock.definitions.checks.vocabularies import WrongValueError, read_value, scope_of
+from penstock.definitions.access_checks import check_emergency_policies
+from penstock.definitions.role_checks import check_subjects
 from penstock.definitions.views import Definitions, hierarchies_of, schema_of
+from penstock.definitions.vocabularies import WrongValueError, read_value, scope_of
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang import (
     BOOL,

@@ -31,8 +31,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
-from penstock.definitions.anonymizers.k_anonymity import KAnonymization
+from penstock.definitions.k_anonymity import KAnonymization
+from penstock.definitions.views import STATEFUL_ANONYMIZERS
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks import split_anonymizer
 from penstock.masks.fields import DATES, FieldType, read_constant

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.definitions.checks.roles import (
+from penstock.definitions.role_checks import (
     binding_scope,
     constraint_scope,
     list_subjects,

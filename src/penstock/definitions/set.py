@@ -19,9 +19,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
-from penstock.definitions.checks import Locate, locate_by_key
-from penstock.definitions.checks.structure import ReferenceIndex, validate_document
-from penstock.definitions.checks.vocabularies import check_expressions, scope_of
+from penstock.definitions.document_checks import (
+    Locate,
+    ReferenceIndex,
+    locate_by_key,
+    validate_document,
+)
+from penstock.definitions.vocabularies import check_expressions, scope_of
 from penstock.errors import InvalidError, Problem
 from penstock.lang.types import Scope
 from penstock.model.definition import Definition
@@ -58,38 +62,38 @@ def load_check(place: str) -> Any:
 LOAD_KINDS: Final = frozenset({"activation-rule", "appointment", "domain", "group", "role"})
 """Kinds by which somebody may come to have more roles than can be watched."""
 
-_SUBJECTS: Final = KindCheck("checks.roles:check_subjects", frozenset({"role", "vocabulary"}))
+_SUBJECTS: Final = KindCheck("role_checks:check_subjects", frozenset({"role", "vocabulary"}))
 
 CHECKS: Final[Mapping[str, KindCheck]] = {
     "activation-rule": KindCheck(
-        "checks.roles:check_activation_rules",
+        "role_checks:check_activation_rules",
         frozenset({"role", "activation-rule", "domain", "vocabulary"}),
     ),
-    "appointment": KindCheck("checks.roles:check_appointments", frozenset({"activation-rule"})),
+    "appointment": KindCheck("role_checks:check_appointments", frozenset({"activation-rule"})),
     "authorisation-rule": KindCheck(
-        "checks.roles:check_domain_rules", frozenset({"role", "domain", "vocabulary"})
+        "role_checks:check_domain_rules", frozenset({"role", "domain", "vocabulary"})
     ),
     "control-publisher": _SUBJECTS,
     "policy": _SUBJECTS,
     "preference": _SUBJECTS,
     "right": _SUBJECTS,
     "action": KindCheck("events.program:check_actions", frozenset({"event", "vocabulary"})),
-    "attributes": KindCheck("checks.access:check_attributes", frozenset({"vocabulary"})),
+    "attributes": KindCheck("access_checks:check_attributes", frozenset({"vocabulary"})),
     "control-subscriber": KindCheck(
-        "checks.access:check_control_subscribers", frozenset({"control", "role", "vocabulary"})
+        "access_checks:check_control_subscribers", frozenset({"control", "role", "vocabulary"})
     ),
     "emergency-policy": KindCheck(
-        "checks.access:check_emergency_policies",
+        "access_checks:check_emergency_policies",
         frozenset({"plan", "scenario", "vocabulary", "role"}),
     ),
     "event": KindCheck(
         "events.program:check_events", frozenset({"event", "vocabulary", "plan", "action"})
     ),
-    "object": KindCheck("checks.access:check_objects", frozenset({"vocabulary"})),
-    "vocabulary": KindCheck("checks.access:check_vocabularies"),
+    "object": KindCheck("access_checks:check_objects", frozenset({"vocabulary"})),
+    "vocabulary": KindCheck("access_checks:check_vocabularies"),
     "hierarchy": KindCheck("view_checks:check_hierarchies"),
     "plan": KindCheck("events.program:check_plans", frozenset({"event", "action", "vocabulary"})),
-    "role": KindCheck("checks.access:check_roles", frozenset({"role"})),
+    "role": KindCheck("access_checks:check_roles", frozenset({"role"})),
     "scenario": KindCheck(
         "events.program:check_scenarios", frozenset({"event", "plan", "vocabulary"})
     ),
@@ -113,11 +117,11 @@ CHECKS: Final[Mapping[str, KindCheck]] = {
             }
         ),
     ),
-    "stream": KindCheck("checks.structure:check_streams", frozenset({"event-type"})),
+    "stream": KindCheck("document_checks:check_streams", frozenset({"event-type"})),
     "event-type": KindCheck("trust_checks:check_event_types", frozenset({"event-type"})),
     "capability": KindCheck("trust_checks:check_capabilities"),
     "revocation-list": KindCheck("trust_checks:check_revocation_lists"),
-    "user": KindCheck("checks.access:check_users", frozenset({"role"})),
+    "user": KindCheck("access_checks:check_users", frozenset({"role"})),
     "view": KindCheck(
         "view_checks:check_views",
         frozenset({"stream", "hierarchy", "view", "role", "transformation"}),

@@ -11,14 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
-from penstock.definitions.anonymizers.stateful import StatefulAnonymizer
-from penstock.definitions.checks.structure import find_nearest, follows_from_others, word_bound
+from penstock.definitions.anonymizers import (
+    Aggregation,
+    MultivariateMicroaggregation,
+    Shuffling,
+    StatefulAnonymizer,
+    UnivariateMicroaggregation,
+)
+from penstock.definitions.differential_privacy import DifferentialPrivacy
+from penstock.definitions.document_checks import find_nearest, follows_from_others, word_bound
+from penstock.definitions.k_anonymity import KAnonymization, LDiversity, TCloseness
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks import (
     MASKS,
@@ -46,6 +53,19 @@ Definitions = Mapping[Key, Definition]
 Finding = tuple[Key, Problem]
 Step = Mask | StatefulAnonymizer
 Kind = TypeVar("Kind", bound=Definition)
+STATEFUL_ANONYMIZERS: Final[Mapping[str, type[StatefulAnonymizer]]] = {
+    kind.name: kind
+    for kind in (
+        Aggregation,
+        Shuffling,
+        UnivariateMicroaggregation,
+        MultivariateMicroaggregation,
+        KAnonymization,
+        LDiversity,
+        TCloseness,
+        DifferentialPrivacy,
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +153,12 @@ def find_plan(
     read = read_steps(view, problems)
     steps = [step for step in read if step is not None]
     whole = schema_of(stream)
+    if stream.sealed == "attributes":
+        # Who has no key for what a view removes reads the rest all the same.
+        loose = {
+            name: Field(whole[name].type, optional=True) for name in view.remove if name in whole
+        }
+        whole = {name: loose.get(name, it) for name, it in whole.items()}
     problems += _find_unremovable(view, whole)
     # What is removed is no field to anything that the view does.
     schema = {name: it for name, it in whole.items() if name not in view.remove}

@@ -15,12 +15,13 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import make_directory
+from penstock.definitions.access_matrix import ORDINARY, Cell, list_subjects, look_at_view
 from penstock.errors import quote
 from penstock.eventlog.connection import SEPARATOR
 from penstock.model.document import Document, Key
@@ -350,3 +351,29 @@ def role_status(access: WantedAccess, name: str) -> RoleStatus:
         ),
         users=tuple(sorted(access.users_of([name]))),
     )
+
+
+def list_view_cells(
+    definitions: DefinitionSet, subjects: Sequence[str] = (), streams: Sequence[str] = ()
+) -> Iterator[Cell]:
+    """Yield what those see of views who may read them at Kafka."""
+    access = WantedAccess(definitions)
+    # What a view takes from a transformation is in the definitions, not in what Kafka is told.
+    for name, view in definitions.of(View).items():
+        if streams and view.stream not in streams:
+            continue
+        left = look_at_view(definitions, view)
+        for user in subjects or list_subjects(definitions):
+            # Whether a password is set already is no matter of the definitions.
+            decision = access.explain(user, view.topic, "read", login="ready")
+            for attribute, degree, by in left:
+                yield Cell(
+                    user,
+                    view.stream,
+                    f"view {name}",
+                    None,
+                    ORDINARY,
+                    attribute,
+                    degree if decision.allowed else "none",
+                    by if decision.allowed and by else decision.rule,
+                )

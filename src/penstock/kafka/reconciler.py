@@ -37,7 +37,7 @@ from penstock.config import Config
 from penstock.config.brokers import KafkaSettings
 from penstock.errors import PenstockError
 from penstock.kafka.acls import WantedAccess
-from penstock.kafka.cluster import PRINCIPAL, Cluster
+from penstock.kafka.cluster import PRINCIPAL, Cluster, ClusterMemory, ReachedFile
 from penstock.kafka.credentials import CredentialVault
 from penstock.kafka.drift import (
     AccessAudit,
@@ -47,7 +47,6 @@ from penstock.kafka.drift import (
     confirm_revoked,
     find_undeclared,
 )
-from penstock.kafka.memory import ClusterMemory, ReachedFile
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.documents import Snapshot

@@ -29,9 +29,8 @@ from pydantic_core import ErrorDetails
 
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang.scalars import is_text
-from penstock.masks.bucketizing import Bucketizing
 from penstock.masks.fields import CHECKS, FieldType, Schema
-from penstock.masks.generalization import Blurring, Generalization, Suppression
+from penstock.masks.generalization import Blurring, Bucketizing, Generalization, Suppression
 from penstock.masks.mask import Mask, Rejected, Stage, Step
 from penstock.masks.noise import Noise
 from penstock.masks.substitution import ConditionalSubstitution, Substitution

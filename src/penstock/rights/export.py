@@ -21,7 +21,6 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +46,7 @@ from penstock.rights.erasure.records import (
     StreamRecords,
     ViewTrace,
     find_absent,
+    open_records,
     trace_views,
 )
 from penstock.rights.erasure.retained import read_retained
@@ -57,7 +57,6 @@ from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.signatures import Head
 from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
-from penstock.store.keys import PersonKeys
 from penstock.store.opt_outs import SubjectMarks
 from penstock.store.rights.erasures import ErasureBook
 from penstock.store.rights.profiles import Profiles
@@ -88,6 +87,7 @@ class ExportService:
         self._database = database
         self._people = people
         self._consent = ConsentBook(database, marks)
+        self._marks = marks
         self._profiles = profiles
         self.book = ErasureBook(database)
         self._events = EventLog(config.pipeline.event_log)
@@ -181,7 +181,7 @@ class ExportService:
         yield "situations.jsonl", self.book.situations(person)
 
     def _read_stream(self, stream: Stream, person: str, keep: Keep) -> Rows:
-        records = StreamRecords(stream, person)
+        records = StreamRecords(stream, person, self._marks)
         for record in self._read_records(stream, keep):
             if records.is_about(record):
                 at = datetime.fromtimestamp(record.milliseconds / 1000, UTC)
@@ -193,7 +193,8 @@ class ExportService:
         if stream.source is None:
             if is_remote(self._events.root):
                 return  # listed as missing
-            for number, record in enumerate(self._events.topic(stream.topic).read()):
+            held = self._events.topic(stream.topic).read()
+            for number, record in enumerate(open_records(self._config, stream, held)):
                 if number % _CHUNK == 0:
                     keep()
                 yield record
@@ -201,19 +202,16 @@ class ExportService:
         # Only who uses Kafka needs its client.
         from penstock.eventlog.kafka import KafkaLog  # noqa: PLC0415
 
-        log, key = KafkaLog(self._config.kafka), self._config.consent.key
+        log = KafkaLog(self._config.kafka)
         if stream.topic not in log.topics():
             return
         topic = log.topic(stream.topic)
-        keys = PersonKeys(self._database, key.read()) if stream.erasure == "shred" else None
         for partition, (start, end) in topic.ends().items():
             found = topic.read_partition(partition, start, end)
-            while some := list(islice(found, _CHUNK)):
-                keep()
-                values: list[bytes | None] = [it.value for it in some]
-                opened = values if keys is None else keys.open(stream.topic, values)
-                for record, value in zip(some, opened, strict=True):
-                    yield record._replace(value=value or b"")
+            for number, record in enumerate(open_records(self._config, stream, found)):
+                if number % _CHUNK == 0:
+                    keep()
+                yield record
 
     def _read_view(self, trace: ViewTrace, keep: Keep) -> Rows:
         keep()

@@ -32,12 +32,6 @@ from penstock.gateway.service.listeners import make_context, mark_files
 from penstock.model.document import Document, Key
 from penstock.server import shapes
 from penstock.server.callers import MISSHAPEN, CallerAuthenticator, Problem, describe, list_problems
-from penstock.server.definitions import (
-    ChangeShape,
-    DefinitionQuery,
-    DefinitionShape,
-    DefinitionText,
-)
 from penstock.server.operations import PrivacyOperations
 from penstock.telemetry import get_logger
 
@@ -307,26 +301,26 @@ def _procedures_of_definitions(
     operations: PrivacyOperations,
 ) -> dict[str, tuple[Any, Any, Any]]:
     async def show_definition(user: str, fields: Fields) -> BaseModel:
-        given = DefinitionQuery.model_validate(fields)
+        given = shapes.DefinitionQuery.model_validate(fields)
         found = await operations.definition(user, Key(given.kind, given.name))
         text = json.dumps(dict(found.body), ensure_ascii=False)
-        return DefinitionText(kind=given.kind, name=given.name, json_text=text)
+        return shapes.DefinitionText(kind=given.kind, name=given.name, json_text=text)
 
     async def define(user: str, fields: Fields) -> BaseModel:
-        given = DefinitionText.model_validate(fields)
+        given = shapes.DefinitionText.model_validate(fields)
         try:
-            body = DefinitionShape.model_validate({"body": json.loads(given.json_text)}).body
+            body = shapes.DefinitionShape.model_validate({"body": json.loads(given.json_text)}).body
         except (json.JSONDecodeError, RecursionError):
             raise UsageError(
                 "json_text is no JSON", fix="write the fields of the definition as a JSON object"
             ) from None
         made = await operations.define(user, Document(given.kind, given.name, body))
-        return ChangeShape.of(given.kind, made)
+        return shapes.ChangeShape.of(given.kind, made)
 
     async def undefine(user: str, fields: Fields) -> BaseModel:
-        given = DefinitionQuery.model_validate(fields)
+        given = shapes.DefinitionQuery.model_validate(fields)
         made = await operations.undefine(user, Key(given.kind, given.name))
-        return ChangeShape.of(given.kind, made)
+        return shapes.ChangeShape.of(given.kind, made)
 
     return {
         "ShowDefinition": (messages.DefinitionName, messages.Definition, show_definition),

@@ -4,6 +4,10 @@ Rules that hold here:
 - Who calls is in the scope before a route runs (`Gatekeeper`); no route finds it out by itself.
 - Whom something is about stands in a body, never in a path or a query: those are logged by
   whatever is on the way.
+- Whoever changes a service's address, or who acts for it, says where people's requests go: routes
+  of definitions take the right to administer, and name controls, front ends and services only; no
+  right, role or policy changes here. They are checked as `apply` checks, stored, audited, and
+  followed by the other parts within their lease. Whoever has a token may read signed event types.
 - Every answer that is no success is a `ProblemShape`, with the type application/problem+json.
 """
 
@@ -21,8 +25,9 @@ from starlette.types import ASGIApp
 
 from penstock import __version__
 from penstock.errors import PenstockError
+from penstock.model.document import Document, Key
 from penstock.rights.inquiries import MOST_LISTED
-from penstock.server import definitions, opendsr, shapes
+from penstock.server import opendsr, shapes
 from penstock.server.callers import MISSHAPEN, CallerAuthenticator, Problem, describe, list_problems
 from penstock.server.connection import Gatekeeper, caller_of
 from penstock.server.operations import PrivacyOperations
@@ -34,6 +39,8 @@ _SIGNAL: Final = "1"
 RequestId = Annotated[
     str, Path(pattern=r"^[0-9a-f]{32}$", description="The request.", examples=["0" * 32])
 ]
+KindInPath = Annotated[shapes.Kind, Path(description="What is defined.")]
+NameInPath = Annotated[shapes.Name, Path(description="Its name.")]
 User = Annotated[str, Depends(caller_of)]
 
 
@@ -59,8 +66,9 @@ def make_app(
         ),
     )
     _add_publisher_routes(app, operations)
+    _add_profile_routes(app, operations)
     _add_service_routes(app, operations)
-    definitions.add_routes(app, operations)
+    _add_definition_routes(app, operations)
     opendsr.add_routes(app, operations)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -149,6 +157,8 @@ def _add_publisher_routes(app: FastAPI, operations: PrivacyOperations) -> None:
         found = await operations.receipt(user, request, given.subject)
         return shapes.ReceiptShape.model_validate(found)
 
+
+def _add_profile_routes(app: FastAPI, operations: PrivacyOperations) -> None:
     @app.get("/v1/publishers/{publisher}")
     async def show_publisher(
         publisher: Annotated[shapes.Name, Path()], user: User
@@ -165,6 +175,17 @@ def _add_publisher_routes(app: FastAPI, operations: PrivacyOperations) -> None:
         addresses = given.addresses()
         await operations.set_contact(user, publisher, given.subject, addresses)
         return shapes.ContactShape(addresses=len(addresses))
+
+    @app.post("/v1/publishers/{publisher}/link")
+    async def make_link(
+        publisher: Annotated[shapes.Name, Path()], given: shapes.LinkQuery, user: User
+    ) -> shapes.LinkShape:
+        """Give a link to a page of the console with one person's choices, to be embedded.
+
+        Whoever has the link can see and change them until it ends: show it to that person alone.
+        """
+        url, end = await operations.link(user, publisher, given.subject, given.seconds)
+        return shapes.LinkShape(url=url, expires=end)
 
     @app.post("/v1/publishers/{publisher}/states")
     async def show_offered_states(
@@ -216,6 +237,43 @@ def _problems(*known: tuple[HTTPStatus, str]) -> dict[int | str, dict[str, Any]]
         }
         for status, about in known
     }
+
+
+def _add_definition_routes(app: FastAPI, operations: PrivacyOperations) -> None:
+
+    @app.get("/v1/event-types")
+    async def list_event_types(user: User) -> shapes.EventTypesShape:
+        """Give the signed event types that are registered here, for other domains."""
+        found = await operations.event_types(user)
+        return shapes.EventTypesShape(event_types=[it.fields() for it in found])
+
+    @app.get("/v1/definitions/{kind}/{name}")
+    async def show_definition(
+        kind: KindInPath, name: NameInPath, user: User
+    ) -> shapes.NamedDefinitionShape:
+        """Show a control, publisher or subscriber; takes the right to administer."""
+        found = await operations.definition(user, Key(kind, name))
+        return shapes.NamedDefinitionShape(kind=kind, name=name, body=dict(found.body))
+
+    @app.put("/v1/definitions/{kind}/{name}")
+    async def define(
+        kind: KindInPath, name: NameInPath, given: shapes.DefinitionShape, user: User
+    ) -> shapes.ChangeShape:
+        """Register or change one; takes the right to administer.
+
+        It is checked as a whole with all others. What is wrong with it stands in `places`.
+        """
+        made = await operations.define(user, Document(kind, name, given.body))
+        return shapes.ChangeShape.of(kind, made)
+
+    @app.delete("/v1/definitions/{kind}/{name}")
+    async def undefine(kind: KindInPath, name: NameInPath, user: User) -> shapes.ChangeShape:
+        """Delete one that no other names; takes the right to administer.
+
+        Requests that a deleted service still has to do its part of fail, and its team is alerted.
+        """
+        made = await operations.undefine(user, Key(kind, name))
+        return shapes.ChangeShape.of(kind, made)
 
 
 def _declare_proofs(app: FastAPI) -> None:

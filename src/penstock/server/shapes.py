@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from penstock.model.kinds import Control, ControlPublisher
 from penstock.model.kinds.controls import EMAIL_LIMIT, EMAIL_PATTERN, MOBILE_PATTERN
-from penstock.rights.broker import Submission
+from penstock.rights.broker import LINK_SECONDS, LONGEST_LINK, Submission
 from penstock.rights.inquiries import MOST_LISTED, RequestReport, ServiceProgress, StateReport
-from penstock.server.operations import Submitted
+from penstock.server.operations import DefinitionChange, Submitted
 from penstock.store.rights.tables import ProgressStatus, RequestStatus
 
 MOST_IN_A_BATCH: Final = 500
@@ -46,6 +46,8 @@ Person = Annotated[
 ]
 Choice = Literal["opt-in", "opt-out"]
 Action = Literal["opt-in", "opt-out", "delete", "export", "other"]
+TEXT_LIMIT: Final = 100_000
+Kind = Literal["control", "control-publisher", "control-subscriber"]
 
 
 class Shape(BaseModel):
@@ -150,6 +152,20 @@ class ContactQuery(Shape):
         """Return the addresses that are given."""
         given = {"email": self.email, "mobile": self.mobile}
         return {name: it for name, it in given.items() if it is not None}
+
+
+class LinkQuery(Shape):
+    """Whom a link to a person's own choices is for, and for how long."""
+
+    subject: Person
+    seconds: Annotated[int, Field(ge=1, le=LONGEST_LINK)] = LINK_SECONDS
+
+
+class LinkShape(Shape):
+    """A link to a person's own choices, for an `iframe` of a front end."""
+
+    url: str
+    expires: datetime
 
 
 class PublisherContactQuery(ContactQuery):
@@ -432,3 +448,51 @@ def list_places(errors: Sequence[Any]) -> list[str]:
         steps = [str(it) for it in found["loc"] if isinstance(it, int) or it in _fields()]
         places.append(f"{'.'.join(steps)}: {_REASONS.get(found['type'], 'is not valid')}")
     return places
+
+
+class DefinitionShape(Shape):
+    """A definition without kind and name: its fields, as in YAML."""
+
+    body: dict[str, Any] = Field(
+        examples=[{"stateful": False, "operation": "delete", "time_to_honor": "30d"}]
+    )
+
+
+class NamedDefinitionShape(DefinitionShape):
+    """A definition."""
+
+    kind: Kind
+    name: str
+
+
+class ChangeShape(Shape):
+    """What became of a definition."""
+
+    kind: Kind
+    name: str
+    epoch: int = Field(description="The epoch of the definitions that holds since.")
+    changed: bool = Field(description="Whether it was another before.")
+
+    @classmethod
+    def of(cls, kind: Kind, made: DefinitionChange) -> ChangeShape:
+        """Write a change down."""
+        return cls(kind=kind, name=made.key.name, epoch=made.epoch, changed=made.changed)
+
+
+class DefinitionQuery(Shape):
+    """Which definition, by gRPC."""
+
+    kind: Kind
+    name: Name
+
+
+class DefinitionText(DefinitionQuery):
+    """A definition by gRPC: its fields as JSON."""
+
+    json_text: Annotated[str, Field(max_length=TEXT_LIMIT)]
+
+
+class EventTypesShape(Shape):
+    """Signed event types, as definitions: each proves itself to whoever applies it."""
+
+    event_types: list[dict[str, Any]]

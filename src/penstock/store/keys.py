@@ -29,7 +29,6 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -57,7 +56,23 @@ class KeyWrapping:
     """Wraps keys of one purpose. Threads may share it."""
 
     def __init__(self, secret: bytes, purpose: str) -> None:
-        self._cipher = AESGCM(hmac.digest(secret, f"penstock {purpose}".encode(), "sha256"))
+        self.key = hmac.digest(secret, f"penstock {purpose}".encode(), "sha256")
+        """What wraps: all that is needed of the secret to unwrap keys of this purpose."""
+        self._cipher = AESGCM(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeyWrapping) and hmac.compare_digest(other.key, self.key)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __getstate__(self) -> bytes:
+        """Let another process of this installation unwrap."""
+        return self.key
+
+    def __setstate__(self, key: bytes) -> None:
+        """Go on with what wraps."""
+        self.key, self._cipher = key, AESGCM(key)
 
     def wrap(self, key: bytes, context: bytes) -> bytes:
         """Return a key as it may be stored."""
@@ -116,18 +131,22 @@ class StoredKey(NamedTuple):
     secret: bytes
 
 
+def group_wrapping(file: KeyFile) -> KeyWrapping:
+    """Return what wraps the keys of groups, by the private key of the domain, which is there."""
+    return KeyWrapping(DomainKey.parse(file.read(), file.path).seed(), GROUP_AREA.replace("-", " "))
+
+
 def open_group_keys(database: Database, file: KeyFile) -> GroupKeys:
-    """Return the keys of this installation, by the private key of its domain, which is there."""
-    own = DomainKey.parse(file.read(), file.path)
-    return GroupKeys(database, own.seed())
+    """Return the keys of this installation, by the private key of its domain."""
+    return GroupKeys(database, group_wrapping(file))
 
 
 class GroupKeys:
     """The keys of groups in a database. Used by one thread."""
 
-    def __init__(self, database: Database, secret: bytes) -> None:
+    def __init__(self, database: Database, wrapping: KeyWrapping) -> None:
         self._database = database
-        self._wrapping = KeyWrapping(secret, "group keys")
+        self._wrapping = wrapping
 
     def changes(self) -> int:
         """Return the number that rises with every change of keys."""
@@ -251,7 +270,6 @@ ID_BYTES: Final = 16
 OVERHEAD: Final = len(SEALED) + ID_BYTES + NONCE_BYTES + TAG_BYTES
 REMEMBERED: Final = 1_000_000
 _CHUNK: Final = 5_000
-_OPEN_LIMIT: Final = 4
 
 person_keys_table = Table(
     "person_keys",
@@ -402,28 +420,3 @@ def _is_name(key: bytes) -> bool:
         return len(key) > 0 and bool(key.decode())
     except UnicodeDecodeError:
         return False
-
-
-class PersonKeyAddress:
-    """The keys of people by the address of their database: each process opens it for itself.
-
-    Tasks of Spark get it within the functions they run, as they get keys.
-    """
-
-    def __init__(self, url: str, secret: bytes) -> None:
-        self._url = url
-        self._secret = secret
-
-    def __repr__(self) -> str:
-        return "PersonKeyAddress()"
-
-    def open(self, topic: str, values: Sequence[bytes | None]) -> list[bytes | None]:
-        """Return values as they were sealed; see `PersonKeys.open`."""
-        return _open_for(self._url, self._secret, os.getpid()).open(topic, values)
-
-
-@lru_cache(_OPEN_LIMIT)
-def _open_for(url: str, secret: bytes, process: int) -> PersonKeys:
-    # By process, because a connection does not survive a fork.
-    del process
-    return PersonKeys(Database.open(url), secret)

@@ -6,8 +6,8 @@ Rules that hold here:
   generations may have sealed a message; the generation in the message says which one did.
 - What says that it was published with a generation that was over for longer than the grace is
   refused: the grace covers gateways that learn of a new generation late, and no more.
-- A key that is over for longer than the delay is destroyed, and what it sealed stays sealed: the
-  delay covers what the broker keeps for those who are away.
+- A key that is over for longer than the delay opens nothing any more: the delay covers what the
+  broker keeps for those who are away. Records of an event log open for as long as keys are kept.
 - A mark stands for a key in a message. It follows from the secret, so that only who holds
   the key can tell which attribute is meant; it changes with each generation.
 """
@@ -15,7 +15,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -53,7 +53,7 @@ class KeyRing:
     def __init__(self, *, grace: int, delay: int, skew: int) -> None:
         """Take grace and delay after the end of a key, and how far clocks may differ, in ms."""
         self._grace = grace
-        self._delay = delay
+        self.delay = delay
         self._skew = skew
         self._by_resource: dict[UUID, list[GroupKey]] = {}
         self._by_mark: dict[bytes, GroupKey] = {}
@@ -70,6 +70,14 @@ class KeyRing:
         keys.append(key)
         keys.sort(key=lambda it: it.generation)
         self._by_mark[key.mark] = key
+
+    def take(self, keys: Collection[GroupKey]) -> None:
+        """Hold these keys, and no others."""
+        wanted = {(it.resource, it.generation) for it in keys}
+        for resource in {it.resource for it in self if (it.resource, it.generation) not in wanted}:
+            self.drop(resource)
+        for key in keys:
+            self.add(key)
 
     def drop(self, resource: UUID) -> None:
         """Forget all keys of a resource."""
@@ -90,14 +98,14 @@ class KeyRing:
         if key is None or published < key.start or published > now + self._skew:
             return None
         end = self._end_of(key)
-        return key if end is None or published <= end + self._grace else None
+        if end is None:
+            return key
+        return key if published <= end + self._grace and now <= end + self.delay else None
 
     def destroy_old(self, now: int) -> int:
         """Forget keys that ended longer ago than the delay; return how many."""
         old = [
-            key
-            for key in self
-            if (end := self._end_of(key)) is not None and now > end + self._delay
+            key for key in self if (end := self._end_of(key)) is not None and now > end + self.delay
         ]
         for key in old:
             self._by_resource[key.resource].remove(key)

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from penstock.pipeline.service.control import Control
+from penstock.pipeline.control import Control
 from tests.support.console.installation import ConsoleInstallation
 from tests.support.store.installation import until
 

@@ -156,7 +156,7 @@ class House:
         return done.stderr
 
     def run(self, spark: SparkSession) -> None:
-        from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
         path = self.folder / "penstock-data" / "penstock.db"
         with Database.open(f"sqlite:///{path}") as database:

@@ -25,7 +25,7 @@ from penstock.eventlog.kafka import KafkaLog
 from penstock.kafka import Cluster, make_topics, open_administration
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
-from penstock.pipeline.service.control import Control
+from penstock.pipeline.control import Control
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
@@ -145,7 +145,7 @@ def count(rows: list[dict[str, Any]], audience: str) -> Counter[tuple[Any, ...]]
 def test_what_was_accepted_is_in_every_view_once_and_what_was_refused_in_none(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, name: str
 ) -> None:
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
     settings = settings_of(kafka)
     sections: dict[str, dict[str, Any]] = {

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.config.brokers import KafkaSettings
-    from penstock.pipeline.service.manager import Manager
+    from penstock.pipeline.manager import Manager
 
 pytestmark = pytest.mark.needs("java", "jars")
 
@@ -44,7 +44,7 @@ def define(stream: str) -> DefinitionSet:
 def running(
     spark: SparkSession, folder: Path, stream: str, kafka: KafkaSettings
 ) -> Iterator[Manager]:
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
     settings = defaults(folder, {}).pipeline.model_copy(update={"interval": 0.1, "batch": 50})
     definitions = define(stream)

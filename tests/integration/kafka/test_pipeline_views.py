@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.config.brokers import KafkaSettings
-    from penstock.pipeline.service.manager import Manager
+    from penstock.pipeline.manager import Manager
 
 pytestmark = pytest.mark.needs("java", "jars")
 
@@ -58,7 +58,7 @@ def define(stream: str, **more: Any) -> DefinitionSet:
 def manage(
     spark: SparkSession, folder: Path, kafka: KafkaSettings, definitions: DefinitionSet
 ) -> Manager:
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
     settings = defaults(folder, {}).pipeline.model_copy(update={"batch": 40})
     manager = Manager(spark, settings, lambda: definitions, kafka=kafka)

@@ -66,10 +66,10 @@ class Place(Installation):
 
     def run_view(self, spark: SparkSession, name: str) -> tuple[list[str], int]:
         """Run a view to the end; return the people in it, and how many records were rejected."""
-        from penstock.pipeline.records.parser import use_person_keys  # noqa: PLC0415 - with Spark
-        from penstock.pipeline.service.manager import Manager  # noqa: PLC0415
+        from penstock.pipeline.manager import Manager  # noqa: PLC0415
+        from penstock.pipeline.records.parser import use_keys  # noqa: PLC0415 - with Spark
 
-        use_person_keys(self.config)
+        use_keys(self.config)
         manager = Manager(
             spark, self.config.pipeline, lambda: self.definitions, kafka=self.config.kafka
         )

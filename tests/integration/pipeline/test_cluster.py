@@ -244,12 +244,12 @@ def _kill_executor(cluster: SparkCluster, draw: random.Random) -> None:
     draw.choice(executors).kill()
 
 
-@pytest.mark.timeout(600 + 300 * KILLS)
+@pytest.mark.timeout(900 + 300 * KILLS)
 def test_kills_of_driver_and_executors_lose_nothing_and_publish_nothing_twice(
     tmp_path: Path, hdfs: str, cluster: SparkCluster, archive: Path
 ) -> None:
     draw = random.Random(2026)
-    count, folder, store = 3000 + 2000 * KILLS, tmp_path / "killed", f"{hdfs}/killed"
+    count, folder, store = 1000 + 400 * KILLS, tmp_path / "killed", f"{hdfs}/killed"
     records = [{"pid": n // 3, "age": n * 7 % 90, "number": n} for n in range(count)]
     late = [
         {"pid": OPTED_OUT if n % 2 else n, "age": 40, "number": n} for n in range(count, count + 6)

@@ -23,9 +23,9 @@ from penstock.eventlog import EventLog, Topic
 from penstock.eventlog.erasure import ask_to_forget, is_asked
 from penstock.model.document import Document
 from penstock.pipeline.anonymizers.stateful import find_opted_out
+from penstock.pipeline.control import Control
 from penstock.pipeline.records.columns import SUBJECT
 from penstock.pipeline.records.opt_outs import ERASED, REFUSED, OptOuts, mark_subjects
-from penstock.pipeline.service.control import Control
 from penstock.pipeline.sinks.commits import ViewFolder
 from penstock.pipeline.sinks.published import read_published
 from penstock.pipeline.sources.event_log import TopicSource
@@ -74,7 +74,7 @@ VIEWS = ("care", "research", "lines", "grouped")
 
 
 def test_who_opted_out_is_left_out_from_then_on(spark: SparkSession, tmp_path: Path) -> None:
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
     settings = defaults(tmp_path, {}).pipeline
     topic = EventLog(settings.event_log).topic("s")
@@ -107,7 +107,7 @@ def test_who_opted_out_is_left_out_from_then_on(spark: SparkSession, tmp_path: P
 def test_who_is_erased_is_forgotten_among_what_a_view_holds_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
     settings = defaults(tmp_path, {}).pipeline.model_copy(update={"interval": 0.1})
     topic = EventLog(settings.event_log).topic("s")
@@ -152,7 +152,7 @@ def test_who_is_erased_is_forgotten_among_what_a_view_holds_back(
 def test_nothing_is_published_while_opt_outs_are_not_known(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
     def unknown() -> OptOuts:
         raise UnavailableError("the store is away")
@@ -171,7 +171,7 @@ def test_nothing_is_published_while_opt_outs_are_not_known(
 @contextmanager
 def running(spark: SparkSession, folder: Path, book: ConsentBook) -> Iterator[Control]:
     """Run the views of opt-outs that a store holds, as `penstock views run` does."""
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
     settings = defaults(folder, {}).pipeline.model_copy(update={"interval": 0.1})
     manager = Manager(spark, settings, lambda: DEFINITIONS, consent=book.opt_outs)

@@ -102,7 +102,7 @@ def _published(folder: Path, view: str) -> list[dict[str, Any]]:
 def test_no_view_believes_what_the_gateway_could_not_read(
     broker: MosquittoServer, spark: SparkSession, tmp_path: Path
 ) -> None:
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
     passwords = write_passwords(tmp_path / "passwords", {"device": "d"}, {})
     settings = {"open_mode": False, "authentication": {"passwords": str(passwords)}}

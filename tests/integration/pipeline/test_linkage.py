@@ -101,7 +101,7 @@ def test_a_pseudonym_beside_the_groups_is_refused_by_name_and_measured(
 
 def _run(spark: SparkSession, folder: Path, documents: list[dict[str, Any]]) -> None:
     """Publish everything, as `views run --once` and `views stop` do."""
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
     known = DefinitionSet.build(
         Document(it["kind"], it["name"], {k: v for k, v in it.items() if k not in {"kind", "name"}})

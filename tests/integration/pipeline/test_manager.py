@@ -16,7 +16,7 @@ from penstock.config import defaults
 from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.model.document import Document, Key
-from penstock.pipeline.service.control import describe
+from penstock.pipeline.control import describe
 from penstock.pipeline.sinks.published import read_published
 from penstock.store.consent import ConsentUnknownError
 from penstock.store.opt_outs import OptOuts, nobody_opted_out
@@ -24,7 +24,7 @@ from penstock.store.opt_outs import OptOuts, nobody_opted_out
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.service.manager import Manager
+    from penstock.pipeline.manager import Manager
 
 pytestmark = pytest.mark.needs("java")
 
@@ -44,7 +44,7 @@ class House:
     """An installation whose manager runs in a thread."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
         self.definitions = DefinitionSet.build([STREAM, _view("one"), _view("two", SUPPRESS)])
         settings = defaults(folder, {}).pipeline.model_copy(update={"interval": 0.1})

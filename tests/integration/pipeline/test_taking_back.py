@@ -23,7 +23,7 @@ from tests.support.commands import run_command
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.service.manager import Manager
+    from penstock.pipeline.manager import Manager
 
 pytestmark = pytest.mark.needs("java")
 
@@ -78,7 +78,7 @@ class House:
         topic.append([json.dumps({"pid": it, "age": it}).encode() for it in ages])
 
     def manager(self, database: Database) -> Manager:
-        from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
         store = CheckedDefinitions(Definitions(database))
         return Manager(self._spark, self._settings, lambda: store.current()[1])

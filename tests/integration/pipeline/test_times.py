@@ -171,7 +171,7 @@ def open_house(folder: Path, broker: MosquittoServer, *documents: Document) -> I
 
 @contextmanager
 def run_views(spark: SparkSession, house: House, definitions: DefinitionSet) -> Iterator[None]:
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
     manager = Manager(spark, house.config.pipeline, lambda: definitions)
     for name in ("hourly", "private"):

@@ -44,7 +44,7 @@ def _published(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_tokens_are_kept_before_they_are_published(spark: SparkSession, tmp_path: Path) -> None:
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
     settings = defaults(tmp_path, {}).pipeline
     url = f"sqlite:///{tmp_path}/penstock.db"

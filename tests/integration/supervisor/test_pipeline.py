@@ -17,7 +17,7 @@ import pytest
 
 from penstock.components.processes import free_port
 from penstock.eventlog import EventLog
-from penstock.pipeline.service.control import Control
+from penstock.pipeline.control import Control
 from penstock.supervisor.status import RunFolder
 from tests.support.forked_commands import forked_penstock
 

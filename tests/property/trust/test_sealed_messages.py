@@ -103,7 +103,7 @@ def test_a_key_opens_what_was_published_in_its_time_and_the_grace(
     key = keys[generation % len(keys)]
     ends = [*starts[1:], 10**9]
     is_in_time = key.start <= published <= ends[key.generation] + grace
-    expected = is_in_time and published <= now + skew
+    expected = is_in_time and published <= now + skew and now <= ends[key.generation] + delay
     assert (ring.find(key.mark, published, now) is key) == expected
     ring.destroy_old(now)
     left = {it.generation for it in ring}

@@ -16,7 +16,7 @@ from tests.support.commands import run_command
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.service.control import Control
+    from penstock.pipeline.control import Control
 
 
 def import_file(folder: Path, content: bytes, *options: str) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def import_file(folder: Path, content: bytes, *options: str) -> dict[str, Any]:
 
 def run_to_the_end(spark: SparkSession, folder: Path) -> Control:
     """Run all views until they have read what is there, and stop them."""
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
 
     config = load(folder / "penstock.yaml", {})
     with Database.open(config.store.connection_url()) as database:

@@ -11,13 +11,17 @@ import pytest
 
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
-from penstock.store.keys import GroupKeys, StoredKey
+from penstock.store.keys import GroupKeys, KeyWrapping, StoredKey
 
 SECRET = bytes(range(32))
+WRAPPING = KeyWrapping(SECRET, "group keys")
 
 
 def test_keys_are_there_for_whoever_opens_the_store(database: Database) -> None:
-    writer, reader = GroupKeys(database, SECRET), GroupKeys(database, SECRET)
+    writer, reader = (
+        GroupKeys(database, WRAPPING),
+        GroupKeys(database, WRAPPING),
+    )
     assert reader.changes() == 0
     resource = uuid4()
     first, second = (StoredKey(resource, it, 10 * it, os.urandom(32)) for it in (1, 2))
@@ -33,15 +37,15 @@ def test_keys_are_there_for_whoever_opens_the_store(database: Database) -> None:
 
 
 def test_what_is_stored_opens_under_the_secret_alone(database: Database) -> None:
-    GroupKeys(database, SECRET).add([StoredKey(uuid4(), 1, 0, b"s" * 32)])
+    GroupKeys(database, WRAPPING).add([StoredKey(uuid4(), 1, 0, b"s" * 32)])
     with pytest.raises(UnavailableError, match="do not open under this domain's key"):
-        GroupKeys(database, bytes(32)).keys()
+        GroupKeys(database, KeyWrapping(bytes(32), "group keys")).keys()
 
 
 def test_destroyed_keys_and_states_are_not_in_the_file(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'penstock.db'}"
     database = Database.open(url)
-    keys, resource = GroupKeys(database, SECRET), uuid4()
+    keys, resource = GroupKeys(database, WRAPPING), uuid4()
     keys.add([StoredKey(resource, it, it, os.urandom(32)) for it in range(50)])
     with database.read() as connection:
         rows = list(connection.exec_driver_sql("SELECT wrapped FROM group_keys").scalars())
@@ -64,7 +68,7 @@ def test_managers_take_turns(database: Database) -> None:
         return str(int(before or b"0") + 1).encode()
 
     def manage() -> None:
-        keys = GroupKeys(database, SECRET)
+        keys = GroupKeys(database, WRAPPING)
         for _ in range(5):
             keys.change_group(resource, "manager", count)
 
@@ -73,7 +77,7 @@ def test_managers_take_turns(database: Database) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    keys = GroupKeys(database, SECRET)
+    keys = GroupKeys(database, WRAPPING)
     seen: list[bytes | None] = []
 
     def look(before: bytes | None) -> bytes | None:

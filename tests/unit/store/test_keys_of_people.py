@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.json_text import ERASED, UNREAD
 from penstock.store.database import Database
-from penstock.store.keys import OVERHEAD, SEALED, PersonKeyAddress, PersonKeys, person_keys_table
+from penstock.store.keys import OVERHEAD, SEALED, PersonKeys, person_keys_table
+from penstock.store.sealed_records import KeyAddress, Layers
 
 SECRET = bytes(range(32))
 MOST = 1000
@@ -71,8 +72,8 @@ def test_tasks_open_by_the_address_which_shows_nothing(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'penstock.db'}"
     with Database.open(url) as database:
         _, sealed = seal(PersonKeys(database, SECRET), ann=b"1")
-        address = PersonKeyAddress(url, SECRET)
-        assert address.open("t", list(sealed)) == [b"1"]
+        address = KeyAddress(url, SECRET, None)
+        assert address.open(Layers("t", None, shredded=True), list(sealed)) == [b"1"]
         assert SECRET.hex() not in repr(address)
 
 

@@ -28,8 +28,8 @@ from pyspark.sql import SparkSession
 
 from penstock.config import defaults
 from penstock.config.installation import PipelineSettings
-from penstock.definitions.anonymizers.k_anonymity import KAnonymization
-from penstock.definitions.anonymizers.stateful import Aggregation
+from penstock.definitions.anonymizers import Aggregation
+from penstock.definitions.k_anonymity import KAnonymization
 from penstock.eventlog import EventLog, Topic
 from penstock.masks.fields import Field
 from penstock.model.kinds import Stream

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from penstock.definitions import DefinitionSet
@@ -33,14 +35,14 @@ from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.requests import Message
 from penstock.policy.content_filters import ContentFilters
 from penstock.policy.event_types import EventTypes
-from penstock_lab.bench import interaction
+from penstock_lab.bench import interaction, refusals
 from penstock_lab.bench.tables import Table
 
 CASCADE_GOAL_MS = 100.0
 ACTIVATION_GOAL_MS = 1.0
 DEPENDENT = 10_000
 RULES = 1_000
-IN_TABLES = ("activation", "cascade", "content", "interaction")
+IN_TABLES = ("activation", "cascade", "content", "interaction", "refusals")
 BASE = Key("appointment", "base")
 _GROUND = [
     Document("vocabulary", "v", {"subject": {"uid": "string"}, "object": {"patientId": "string"}}),
@@ -53,6 +55,8 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     """Measure activation, cascades and content filters."""
     rounds = 3 if quick else 15
     number = DEPENDENT // 10 if quick else DEPENDENT
+    with tempfile.TemporaryDirectory() as folder:
+        answers = refusals.measure(Path(folder), pairs=100 * rounds)
     return {
         "activation": _measure_activation(20 * rounds),
         "cascade": {
@@ -63,6 +67,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
             name: _measure_contents(text, number, rounds) for name, text in FILTERS.items()
         },
         "interaction": interaction.measure(rounds=2 * rounds),
+        "refusals": answers,
     }
 
 
@@ -102,10 +107,16 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         (name, f"{it['us']:.2f}", f"{it['added_us']:.2f}", f"{it['goal_us']:g}")
         for name, it in figures["interaction"].items()
     ]
+    answers = [
+        (name, f"{it['filtered_us']:.0f}", f"{it['plain_us']:.0f}", f"{it['told']:.1%}")
+        for name, it in figures["refusals"].items()
+    ]
+    heads_of_answers = ("what is asked", "with a filter, µs", "without, µs", "told apart")
     return [
         Table("Roles", ("what", "instances", "ms", "CPU ms", "goal ms"), rows),
         Table("Content filters, CPU ms for a message", heads, filters),
         Table("Deliveries with three masks", ("what", "CPU µs", "added µs", "goal µs"), changed),
+        Table("Answers where there is a filter", heads_of_answers, answers),
     ]
 
 

@@ -33,7 +33,7 @@ from penstock.config import defaults
 from penstock.definitions import DefinitionSet
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.document import Document
-from penstock.pipeline.service.manager import Manager
+from penstock.pipeline.manager import Manager
 from penstock.pipeline.session import open_session
 from penstock_lab.bench.kafka.copy import settings_for
 from penstock_lab.bench.patients import FIELDS

@@ -16,8 +16,8 @@ from penstock.config.installation import PipelineSettings
 from penstock.definitions import DefinitionSet, read_text
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
+from penstock.pipeline.control import Control
 from penstock.pipeline.ingest import feed
-from penstock.pipeline.service.control import Control
 from penstock.pipeline.sinks.published import read_published
 from penstock_lab.demo.story import INDENT, Story
 from penstock_lab.generate.hospital import SCHEMA, generate
@@ -70,7 +70,7 @@ def _admit_patients(
 
 
 def _run_views(story: Story, settings: PipelineSettings, definitions: DefinitionSet) -> None:
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
     from penstock.pipeline.session import open_session  # noqa: PLC0415 - loads Spark
 
     story.step("Let Spark derive four views from the stream (it takes a moment to start)")

@@ -36,7 +36,7 @@ from penstock.eventlog.kafka import KafkaLog
 from penstock.kafka import Administration, Cluster, make_topics, open_administration
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
-from penstock.pipeline.service.control import Control
+from penstock.pipeline.control import Control
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
@@ -192,7 +192,7 @@ def _count_records(story: Story, log: KafkaLog, stream: Stream) -> None:
 def _run_views(
     story: Story, pipeline: PipelineSettings, settings: KafkaSettings, store: CheckedDefinitions
 ) -> int:
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
     from penstock.pipeline.session import open_session  # noqa: PLC0415 - loads Spark
 
     story.step("Let Spark derive four topics from the topic (it takes a moment to start)")

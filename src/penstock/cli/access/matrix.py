@@ -21,7 +21,6 @@ from penstock.json_text import read_object
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.definitions import DefinitionSet
     from penstock.definitions.access_matrix import Cell, Example
 
 NO_PURPOSE: Final = "none"
@@ -77,6 +76,7 @@ def command(
     """
     from penstock.definitions.access_matrix import Question, make_examples, make_matrix
     from penstock.definitions.authorizer import authorizer_of
+    from penstock.kafka.acls import list_view_cells
 
     given = read_object(payload.encode())
     if given is None:
@@ -104,7 +104,7 @@ def command(
     )
     cells = list(make_matrix(authorizer, definitions, question, examples))
     if not topics:
-        cells += _list_views(definitions, subjects, streams)
+        cells += list_view_cells(definitions, subjects, streams)
     shown = [it for it in cells if everything or it.degree != "none"]
     told = [
         {"stream": it.stream, "topic": it.topic, "payload": json.loads(it.payload)}
@@ -114,36 +114,6 @@ def command(
     if page is not None:
         page.write_text(_write_page(shown, examples, snapshot.epoch), encoding="utf-8")
     show(as_json, data, lambda target: _render(target, shown, examples, snapshot.epoch))
-
-
-def _list_views(
-    definitions: DefinitionSet, subjects: tuple[str, ...], streams: tuple[str, ...]
-) -> Iterator[Cell]:
-    """Yield what those see of views who may read them at Kafka."""
-    from penstock.definitions.access_matrix import ORDINARY, Cell, list_subjects, look_at_view
-    from penstock.kafka import WantedAccess
-    from penstock.model.kinds import View
-
-    access = WantedAccess(definitions)
-    # What a view takes from a transformation is in the definitions, not in what Kafka is told.
-    for name, view in definitions.of(View).items():
-        if streams and view.stream not in streams:
-            continue
-        left = look_at_view(definitions, view)
-        for user in subjects or list_subjects(definitions):
-            # Whether a password is set already is no matter of the definitions.
-            decision = access.explain(user, view.topic, "read", login="ready")
-            for attribute, degree, by in left:
-                yield Cell(
-                    user,
-                    view.stream,
-                    f"view {name}",
-                    None,
-                    ORDINARY,
-                    attribute,
-                    degree if decision.allowed else "none",
-                    by if decision.allowed and by else decision.rule,
-                )
 
 
 def _rows(cells: Iterable[Cell]) -> Iterator[tuple[str, str, str, str, dict[str, list[str]]]]:

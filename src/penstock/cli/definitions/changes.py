@@ -135,6 +135,7 @@ def diff(
     Files are checked as `apply` would check them; nothing is stored.
     """
     from penstock.definitions import after_applying, differences, read_paths
+    from penstock.definitions.document_checks import fill_streams
 
     if bool(paths) == (start is not None):
         raise UsageError(
@@ -149,11 +150,10 @@ def diff(
         else:
             reading = read_paths(paths)
             snapshot, meaning = checked.current()
-            after = after_applying(
-                snapshot.documents, reading.documents, prune=map(parse_kind, prune)
-            )
+            documents = fill_streams(reading.documents, snapshot.documents)
+            after = after_applying(snapshot.documents, documents, prune=map(parse_kind, prune))
             meaning.change(
-                reading.documents,
+                documents,
                 [key for key in snapshot.documents if key not in after],
                 locate=reading.locate,
                 problems=reading.problems,
@@ -167,11 +167,13 @@ def _after(
 ) -> DefinitionSet:
     """Return the set that files would lead to."""
     from penstock.definitions import after_applying
+    from penstock.definitions.document_checks import fill_streams
 
     snapshot, meaning = definitions.current()
-    after = after_applying(snapshot.documents, reading.documents, prune=prune)
+    documents = fill_streams(reading.documents, snapshot.documents)
+    after = after_applying(snapshot.documents, documents, prune=prune)
     gone = [key for key in snapshot.documents if key not in after]
-    return meaning.change(reading.documents, gone, locate=reading.locate, problems=reading.problems)
+    return meaning.change(documents, gone, locate=reading.locate, problems=reading.problems)
 
 
 def _rolled_back(

@@ -254,11 +254,11 @@ def _publish(
 
 @contextmanager
 def _open_spark() -> Iterator[Session]:
-    from penstock.pipeline.records.parser import use_person_keys
+    from penstock.pipeline.records.parser import use_keys
     from penstock.pipeline.session import open_session
 
     spark = open_session(configuration().pipeline)
-    use_person_keys(configuration())
+    use_keys(configuration())
     try:
         yield spark
     finally:

@@ -36,11 +36,11 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
     actions would publish are reported, each once; access stays as the gateway decides it.
     """
     from penstock.definitions import DefinitionSet
-    from penstock.definitions.anonymizers.differential_privacy import coarsen
+    from penstock.definitions.differential_privacy import coarsen
     from penstock.model.kinds import View
+    from penstock.pipeline.control import find_private_streams
     from penstock.pipeline.detection.runner import open_detection, run_detection
-    from penstock.pipeline.records.parser import use_person_keys
-    from penstock.pipeline.service.control import find_private_streams
+    from penstock.pipeline.records.parser import use_keys
     from penstock.pipeline.session import open_session
     from penstock.store.consent import ConsentBook
     from penstock.telemetry import configure, install_hooks
@@ -60,7 +60,7 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
 
         definitions()  # what is wrong with the store is told before Spark starts
         spark = open_session(config.pipeline)
-        use_person_keys(config)
+        use_keys(config)
         begin = partial(open_detection, config, spark, stream=stream, consent=consent)
         try:
             if once:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.config import Config
     from penstock.definitions import DefinitionSet
     from penstock.model.kinds import Stream, View
-    from penstock.pipeline.service.control import Control
+    from penstock.pipeline.control import Control
 
 WAIT_SECONDS = 60.0
 LOOK_SECONDS = 0.2
@@ -89,10 +89,10 @@ def _confirm(yes: bool, what: str) -> None:
 
 
 def _carry_out(name: str, as_json: bool, *, anew: bool, accept_risk: bool = False) -> None:
-    from penstock.definitions.anonymizers.differential_privacy import coarsen
+    from penstock.definitions.differential_privacy import coarsen
     from penstock.hadoop import remove
     from penstock.model.kinds import View
-    from penstock.pipeline.service.control import PAUSED, RUNNING, Control, find_private_streams
+    from penstock.pipeline.control import PAUSED, RUNNING, Control, find_private_streams
     from penstock.pipeline.sinks.commits import TAKING_BACK, take_back
 
     config = configuration()
@@ -189,7 +189,7 @@ def _check_rebuild(
 ) -> None:
     """Raise where a view cannot, or should not, be published again."""
     from penstock.model.kinds import Stream, View
-    from penstock.pipeline.service.control import find_private_streams
+    from penstock.pipeline.control import find_private_streams
     from penstock.pipeline.sources.event_log import Position
     from penstock.pipeline.sources.source import open_source
     from penstock.pipeline.views.stream_runner import checkpoints_folder

@@ -82,10 +82,10 @@ def command(
     from penstock.config.secrets import generate_key
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
+    from penstock.pipeline.control import Control
     from penstock.pipeline.risk.figures import Promise
     from penstock.pipeline.risk.linkage import PublishedView, measure_journalist, measure_linkage
     from penstock.pipeline.risk.measurement import measure_view, read_newest
-    from penstock.pipeline.service.control import Control
 
     if plot is not None:
         check_target(plot)
@@ -157,9 +157,9 @@ def compare(names: tuple[str, ...], threshold: float, plot: Path | None, *, as_j
     from penstock.cli.streams.risk_plots import check_target, draw_comparison
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
+    from penstock.pipeline.control import Control
     from penstock.pipeline.risk.figures import Promise
     from penstock.pipeline.risk.measurement import measure_view, read_newest
-    from penstock.pipeline.service.control import Control
 
     if plot is not None:
         check_target(plot)

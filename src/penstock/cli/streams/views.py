@@ -113,7 +113,7 @@ def import_file(
 @json_option
 def list_views(as_json: bool) -> None:
     """Show each view: its state, rate, lag, and what became of its records."""
-    from penstock.pipeline.service.control import COUNTS
+    from penstock.pipeline.control import COUNTS
 
     rows = _describe()
 
@@ -147,7 +147,7 @@ def _make_action(action: str, about: str) -> None:
                 "name the views, or --all, not both",
                 fix=f"`penstock views {action} VIEW`, or `--all`",
             )
-        from penstock.pipeline.service.control import ACTIONS, Control
+        from penstock.pipeline.control import ACTIONS, Control
 
         config = configuration()
         with open_definitions() as store:
@@ -191,11 +191,14 @@ for _action, _about in {
 def run(once: bool) -> None:
     """Run the views that should run, until Ctrl-C or SIGTERM.
 
+    Records are published batch by batch, each once. A view with `trigger: real-time` publishes each
+    as it comes, at least once: what came in the last ten seconds before it ended comes again.
+
     With --once it says in the end what each view read, published and rejected, what it holds back,
     why, and what releases it.
     """
-    from penstock.pipeline.records.parser import use_person_keys
-    from penstock.pipeline.service.manager import Manager, run_until_told
+    from penstock.pipeline.manager import Manager, run_until_told
+    from penstock.pipeline.records.parser import use_keys
     from penstock.pipeline.session import open_session
     from penstock.store.consent import ConsentBook
     from penstock.store.definitions.checked import CheckedDefinitions
@@ -212,7 +215,7 @@ def run(once: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     spark = open_session(config.pipeline)
-    use_person_keys(config)
+    use_keys(config)
     try:
         with open_database(config) as database:
             store = CheckedDefinitions(Definitions(database))
@@ -287,7 +290,7 @@ def _say_held(target: Console, definitions: DefinitionSet) -> None:
 
 def _explain_held(view: View) -> str:
     """Say until when a view holds records back."""
-    from penstock.definitions.anonymizers.k_anonymity import KAnonymization
+    from penstock.definitions.k_anonymity import KAnonymization
 
     for step in view.anonymizers:
         if "delta" in step or "quasi_identifiers" in step:
@@ -317,7 +320,7 @@ def read(
     """
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
-    from penstock.pipeline.service.control import Control
+    from penstock.pipeline.control import Control
     from penstock.pipeline.sinks.published import read_published, read_topic
 
     config = configuration()
@@ -340,9 +343,9 @@ def dead(name: str, as_json: bool) -> None:
     """Count the records that VIEW could not publish, by their reasons."""
     from collections import Counter
 
-    from penstock.definitions.anonymizers.differential_privacy import coarsen
+    from penstock.definitions.differential_privacy import coarsen
     from penstock.model.kinds import View
-    from penstock.pipeline.service.control import Control, find_private_streams
+    from penstock.pipeline.control import Control, find_private_streams
 
     config = configuration()
     with open_definitions() as store:
@@ -395,7 +398,7 @@ def _choose(definitions: DefinitionSet, names: Iterable[str]) -> list[str]:
 def _describe() -> list[dict[str, Any]]:
     from penstock.eventlog import EventLog
     from penstock.model.kinds import Stream, View
-    from penstock.pipeline.service.control import (
+    from penstock.pipeline.control import (
         Control,
         describe,
         find_private_streams,

@@ -41,10 +41,9 @@ if TYPE_CHECKING:
 
     from penstock.model.kinds import EventType
     from penstock.store.keys import GroupKeys
-    from penstock.trust.event_types import TypeRegistry
+    from penstock.trust.event_types import Resource, TypeRegistry
     from penstock.trust.key_groups import KeyGroup, Refresh, Welcome
     from penstock.trust.keys import DomainKey
-    from penstock.trust.resources import Resource
 
 MANAGER = "manager"
 MEMBER = "member"
@@ -95,8 +94,8 @@ def admit(request_file: Path, out: Path, as_json: bool) -> None:
 
     What is written is for all members: it may change keys.
     """
+    from penstock.trust.event_types import find_resources
     from penstock.trust.key_messages import read_request, sign_messages
-    from penstock.trust.resources import find_resources
 
     own = open_own_key()
     asked = read_request(read_file(request_file))
@@ -272,7 +271,7 @@ def _judge(
     """Return what a capability gives its holder keys of, and from when to when, in milliseconds."""
     from penstock.definitions.trust_checks import collect_revocations
     from penstock.trust import capabilities
-    from penstock.trust.resources import find_resources
+    from penstock.trust.event_types import find_resources
 
     held = capabilities.read(token)
     now = time.time()
@@ -331,7 +330,7 @@ def _registry(types: Iterable[EventType]) -> TypeRegistry:
 
 
 def _all_resources() -> Iterator[Resource]:
-    from penstock.trust.resources import find_resources
+    from penstock.trust.event_types import find_resources
 
     types = _types()
     registry = _registry(types)

@@ -2,14 +2,31 @@
 
 from typing import Final
 
-from penstock.console.pages import audit, definitions, guide, live, overview, views
+from penstock.console.pages import (
+    access,
+    audit,
+    definitions,
+    emergencies,
+    guide,
+    live,
+    overview,
+    purposes,
+    requests,
+    services,
+    views,
+)
 from penstock.console.rooms import Room
 
 ROOMS: Final[tuple[Room, ...]] = (
     overview.ROOM,
     definitions.ROOM,
     views.ROOM,
+    access.ROOM,
+    emergencies.ROOM,
     live.ROOM,
+    purposes.ROOM,
+    requests.ROOM,
+    services.ROOM,
     audit.ROOM,
     guide.ROOM,
 )

@@ -13,6 +13,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -38,6 +39,7 @@ from penstock.model.definition import Reference, marked
 from penstock.model.document import Document, Key
 from penstock.model.kinds import KINDS
 from penstock.store.definitions.documents import Snapshot
+from penstock.store.rights.registrations import RegistrationStatus
 
 ROOM: Final = Room(
     "definitions",
@@ -50,6 +52,7 @@ ROOM: Final = Room(
 _LISTED: Final = 500
 _TEXT_LIMIT: Final = 900_000
 _REASON_LIMIT: Final = 2_000
+_PATH: Final = re.compile(r"/[a-z]+(/[a-z]+)*(\?[\w.~%&=+-]*)?", re.ASCII)
 
 
 class KindCount(PageData):
@@ -175,6 +178,7 @@ class ReviewPage(PageData):
     text: str
     deletes: Sequence[str]
     reason: str
+    back: str
     epoch: int
     mark: str
     diffs: Sequence[DefinitionDiff]
@@ -183,6 +187,7 @@ class ReviewPage(PageData):
     total: int
     looked: int
     left: int
+    registration: str = ""
     notice: str = ""
 
 
@@ -193,6 +198,10 @@ class Draft:
     text: str
     deletes: tuple[Key, ...]
     reason: str
+    back: str = ""
+    """The page that it was made on, to go on at."""
+    registration: str = ""
+    """Which registration it approves, if any."""
 
     @classmethod
     def read(cls, form: FormData) -> Draft:
@@ -206,12 +215,19 @@ class Draft:
             text,
             tuple(dict.fromkeys(parse_key(it) for it in form.all("delete"))),
             form.text("reason", _REASON_LIMIT),
+            _read_back(form.text("back", 1_000)),
+            form.text("registration", 32),
         )
 
     def mark(self, visit: Visit, epoch: int) -> str:
         """Return what binds the form to apply to what was shown."""
-        shown = "\0".join([str(epoch), self.text, *map(str, self.deletes)])
+        shown = "\0".join([str(epoch), self.registration, self.text, *map(str, self.deletes)])
         return hmac.digest(visit.csrf.encode(), shown.encode(), "sha256").hex()
+
+
+def _read_back(given: str) -> str:
+    """Return a path of the console, whatever was given."""
+    return given if _PATH.fullmatch(given) else ""
 
 
 def parse_key(text: str) -> Key:
@@ -455,12 +471,17 @@ def apply(visit: Visitor, form: Form) -> Again | Done:
         want, actor=visit.user, reason=draft.reason or "by the console"
     )
     visit.desk.follow(change)
+    if draft.registration:
+        approved = RegistrationStatus.APPROVED
+        visit.desk.registrations.decide(draft.registration, approved, visit.user)
+        visit.desk.record("approved", visit.user, request=draft.registration)
     if change.is_empty:
         return Done("/definitions", "Nothing changed: it was so already.")
     count = len(change.created) + len(change.updated) + len(change.deleted)
     noun = "definition" if count == 1 else "definitions"
     touched = [*change.created, *change.updated]
-    to = address_of(touched[0]) if len(touched) == 1 else f"/definitions/epoch?epoch={change.epoch}"
+    one = address_of(touched[0]) if len(touched) == 1 else ""
+    to = draft.back or one or f"/definitions/epoch?epoch={change.epoch}"
     return Done(to, f"Epoch {change.epoch}: {count} {noun} changed.")
 
 
@@ -486,7 +507,7 @@ def show_review(visit: Visit, draft: Draft, notice: str = "") -> Again:
     for key in draft.deletes:
         documents.pop(key, None)
     found = differences(snapshot.documents, documents)
-    effect = find_effect(visit.desk.config.gateway, definitions, after) if found else AccessEffect()
+    effect = find_effect(visit.desk.authorizer, definitions, after) if found else AccessEffect()
     return Again(
         "definitions/review.html",
         "Review",
@@ -494,6 +515,7 @@ def show_review(visit: Visit, draft: Draft, notice: str = "") -> Again:
             text=draft.text,
             deletes=list(map(str, draft.deletes)),
             reason=draft.reason,
+            back=draft.back,
             epoch=snapshot.epoch,
             mark=draft.mark(visit, snapshot.epoch),
             diffs=tell_differences(found),
@@ -513,6 +535,7 @@ def show_review(visit: Visit, draft: Draft, notice: str = "") -> Again:
             total=effect.total,
             looked=effect.looked,
             left=effect.left,
+            registration=draft.registration,
             notice=notice,
         ),
         status=200,

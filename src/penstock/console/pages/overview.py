@@ -22,7 +22,7 @@ from penstock.console.desk import Visit, Visitor
 from penstock.console.figures import sparkline
 from penstock.console.rooms import PageData, Room
 from penstock.model import kinds
-from penstock.pipeline.service.control import Control
+from penstock.pipeline.control import Control
 from penstock.store.detection.situations import read_live
 
 ROOM: Final = Room(

@@ -29,15 +29,14 @@ from penstock.console.pages.definitions import Draft, show_review
 from penstock.console.rooms import Again, Done, Form, FormData, PageData, Room
 from penstock.definitions import DefinitionSet, write_yaml
 from penstock.definitions.access_matrix import look_at_view
-from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
-from penstock.definitions.views import hierarchies_of, plan_view
+from penstock.definitions.views import STATEFUL_ANONYMIZERS, hierarchies_of, plan_view
 from penstock.errors import InvalidError, PenstockError, Problem, UsageError, quote
 from penstock.json_text import read_object
 from penstock.masks import Rejected, find_mask
 from penstock.masks.chain import MASKS
 from penstock.model import kinds
 from penstock.model.document import Document
-from penstock.pipeline.service.control import ACTIONS, Control
+from penstock.pipeline.control import ACTIONS, Control
 from penstock.store.audit.entry import Detail, allow_detail
 from penstock.yaml_text import Limits, read_documents
 

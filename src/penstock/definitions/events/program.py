@@ -15,7 +15,6 @@ from typing import Final
 from penstock.cep import program as cep
 from penstock.cep.program import Assignment, PacketEvents, RequestEvents
 from penstock.cep.scenario_transitions import PLACE
-from penstock.definitions.checks.vocabularies import scope_of
 from penstock.definitions.events.operators import InvalidOperatorError, OperatorTable
 from penstock.definitions.events.patterns import IT, PatternCompiler
 from penstock.definitions.events.subjects import (
@@ -24,6 +23,7 @@ from penstock.definitions.events.subjects import (
     find_subjects,
     find_zones,
 )
+from penstock.definitions.vocabularies import scope_of
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang import (
     BOOL,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
-from penstock.definitions.checks.vocabularies import read_attributes
+from penstock.definitions.vocabularies import read_attributes
 from penstock.lang import BOOL, Expression, RecordType, Scope, compile_expression
 from penstock.lang.scalars import DAY
 from penstock.model import kinds

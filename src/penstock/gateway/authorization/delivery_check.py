@@ -35,6 +35,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from penstock.errors import PenstockError
+from penstock.gateway.authorization.credentials import Arrived, CredentialError, ReplayError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.request_context import (
     KEPT_APART,
@@ -57,6 +59,7 @@ from penstock.policy.access.requests import AccessRequest, Message
 from penstock.policy.consent import DENYING
 from penstock.policy.decision import Decision, Depends, Part, Reshaped, Reshaping, Seen
 from penstock.policy.purposes.subscriptions import Subscription
+from penstock.trust.keys import TrustError
 
 _SAMPLE: Final = 64
 _RECENT: Final = 8
@@ -75,7 +78,7 @@ _NAMED: Final = frozenset(
 )
 _UNENFORCEABLE: Final = "definitions"
 _DORMANT: Final = "dormant subscription"
-_REASONS: Final = frozenset({"policy", "consent", "interaction", "sealed"})
+_REASONS: Final = frozenset({"policy", "consent", "interaction", "sealed", "signed", "replayed"})
 
 
 class Refusal(NamedTuple):
@@ -132,6 +135,8 @@ class DeliveryDecision(NamedTuple):
 
 _AWAITING_LEADER: Final = DeliveryDecision(awaiting_leader=True)
 _SEALED: Final = DeliveryDecision(None, Refusal("sealed", "sealed stream"))
+_NOT_BELIEVED: Final = DeliveryDecision(None, Refusal("signed", "signed stream"))
+_REPLAYED: Final = DeliveryDecision(None, Refusal("replayed", "signed stream"))
 
 
 class DeliveryCheck:
@@ -221,10 +226,36 @@ class DeliveryCheck:
         change = Change(reshaping, tuple(through))
         return DeliveryDecision(None, _NOTHING, lasting, change=change)
 
-    def open(self, packet: Publish) -> Publish | None:
-        """Return a message as it was published; None where it is sealed and does not open."""
-        sealing = self._rules.sealing
-        return sealing.open_packet(packet) if sealing.in_use else packet
+    def open(
+        self, session: Session, packet: Publish, connection: Arrived
+    ) -> Publish | DeliveryDecision:
+        """Return a message as it was published, or why it is not believed or does not open."""
+        credentials = self._rules.credentials
+        if not credentials.in_use:
+            return packet
+        try:
+            return credentials.check(packet, (session.principal, session.client_id), connection)
+        except ReplayError:
+            return _REPLAYED
+        except (CredentialError, TrustError):
+            return _NOT_BELIEVED
+        except PenstockError:
+            return _SEALED
+
+    def is_vouched(self, packet: Publish) -> bool:
+        """Say whether each message of a topic is looked at, before it is decided on."""
+        credentials = self._rules.credentials
+        return credentials.in_use and credentials.concerns(packet.topic)
+
+    def delivered(self, session: Session, packet: Publish) -> None:
+        """Take note that a message was decided on, as it came: it must not come again."""
+        credentials = self._rules.credentials
+        if credentials.in_use:
+            credentials.deliver(packet, (session.principal, session.client_id))
+
+    def now(self) -> int:
+        """Return the time, in milliseconds since 1970."""
+        return self._rules.clock()
 
     def carry_out(self, session: Session, packet: Publish, change: Change) -> DeliveryDecision:
         """Change a message as transformations say; where that cannot be done, deny it."""
@@ -455,13 +486,14 @@ DeliveryKey = tuple[str, bytes]
 class DecisionCache:
     """The cache of one connection; `passing` is looked into on the way of every message."""
 
-    __slots__ = ("_changes", "_check", "_denied", "passing")
+    __slots__ = ("_changes", "_check", "_denied", "connection", "passing")
 
     def __init__(self, check: DeliveryCheck) -> None:
         self.passing: dict[DeliveryKey, bytes] = {}
         self._denied: dict[DeliveryKey, DeliveryDecision] = {}
         self._changes: dict[DeliveryKey, Change] = {}
         self._check = check
+        self.connection = Arrived(check.now())
 
     def decide(self, session: Session, packet: Publish, key: DeliveryKey) -> DeliveryDecision:
         """Decide on a delivery that is not `passing`, and keep what holds for the next one."""
@@ -469,10 +501,18 @@ class DecisionCache:
         if denied is not None:
             return denied
         sealed = packet
-        opened = self._check.open(packet)
-        if opened is None:
-            return _SEALED
+        opened = self._check.open(session, packet, self.connection)
+        if isinstance(opened, DeliveryDecision):
+            return opened
         packet = opened
+        decision = self._decide(session, sealed, packet, key)
+        if not decision.awaiting_leader:
+            self._check.delivered(session, sealed)
+        return decision
+
+    def _decide(
+        self, session: Session, sealed: Publish, packet: Publish, key: DeliveryKey
+    ) -> DeliveryDecision:
         change = self._changes.get(key)
         if change is not None:
             return self._check.carry_out(session, packet, change)
@@ -481,7 +521,9 @@ class DecisionCache:
             # Each is opened by itself: nothing of it passes as it came.
             return decision._replace(sent=packet)
         change = decision.change
-        if decision.lasting and len(key[1]) <= _LONGEST_KEY:
+        # What is vouched for is so by itself: the next one with these properties may be forged.
+        lasting = decision.lasting and len(key[1]) <= _LONGEST_KEY
+        if lasting and not self._check.is_vouched(sealed):
             if len(self.passing) + len(self._denied) + len(self._changes) >= _CACHED:
                 self.forget()
             if change is not None:

@@ -101,7 +101,7 @@ class PublicationCheck:
             or authorizer.capabilities.concerns(topic)
             or self._rules.advertisements.are_needed(topic)
             or self._rules.contents.types.are_checked(topic)
-            or self._rules.sealing.concerns(topic)
+            or self._rules.credentials.concerns(topic)
         )
 
     def reshape_own(self, topic: str, payload: bytes) -> Reshaped | PublishResult | None:

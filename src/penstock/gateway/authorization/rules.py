@@ -32,6 +32,7 @@ from penstock.gateway.authorization.compiled_definitions import (
     named_clients,
     read_reservations,
 )
+from penstock.gateway.authorization.credentials import MessageCredentials, TrustSource
 from penstock.gateway.authorization.sealing import Sealing
 from penstock.gateway.broker import CHOICE_LIMIT, CLIENT, FOR, stamp
 from penstock.gateway.session import Session
@@ -103,7 +104,7 @@ class Rules:
         trusts: Trust = trust_nothing,
         place: str | None = None,
         read_key: Callable[[], bytes] | None = None,
-        home: Callable[[], str] | None = None,
+        trust: TrustSource | None = None,
     ) -> None:
         self._defined_users = defined_users
         self.engine = PurposeEngine(settings)
@@ -131,8 +132,19 @@ class Rules:
         self.sealing = Sealing(self._now)
         """What is sealed on its way through the broker."""
         self._compiled = CompiledDefinitions(
-            open_mode=open_mode, trusts=trusts, read_key=read_key, home=home
+            open_mode=open_mode,
+            trusts=trusts,
+            read_key=read_key,
+            home=(lambda: trust.open_key().key) if trust is not None else None,
         )
+        self.credentials = MessageCredentials(
+            trust,
+            self.sealing,
+            self._now,
+            lambda: self._compiled.capabilities,
+            self.answers.is_among,
+        )
+        """What messages carry through the broker, between domains."""
         self._compiled.access.roles.place = place
         self.authorizer = self._make_authorizer()
         self._rights = GrantedRights(open_mode=open_mode, roles_of=self._roles_of)
@@ -185,6 +197,7 @@ class Rules:
         self.contents.types.take(documents, keys)
         self.advertisements.take(documents, keys)
         self.sealing.take(documents, keys)
+        self.credentials.take(documents, keys)
         # What is over by now must not begin with what comes.
         if self.authorizer.access.roles.advance(self.clock()):
             self.authorizer.access.forget_principals()

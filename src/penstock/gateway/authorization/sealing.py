@@ -1,6 +1,6 @@
 """Seals what goes to the broker, and opens what comes from it, on the topics of sealed streams.
 
-    publication ──▶ admitted, recorded ──▶ `seal` ──▶ broker ──▶ `open` ──▶ decided, delivered
+    publication ──▶ admitted ──▶ `seal` ──▶ broker ──▶ `open` ──▶ decided, delivered
     store of group keys ──▶ `GroupKeyFeed` ──▶ the keys that are held here
 
 Rules that hold here:
@@ -20,31 +20,27 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from penstock.clock import utc_now
 from penstock.errors import PenstockError
-from penstock.gateway.authorization.request_context import bind
-from penstock.gateway.broker import RESERVED
-from penstock.json_text import read_object
 from penstock.model.document import Document, Key
 from penstock.model.kinds import EventType, Stream
 from penstock.model.kinds.fields import plain_filter
-from penstock.mqtt import PropertyLists, Publish, Sender
-from penstock.mqtt.codes import PACKET_SIZE_LIMIT
 from penstock.policy.filter_tree import FilterTree
 from penstock.store.keys import GroupKeys, StoredKey
 from penstock.telemetry import get_logger
-from penstock.trust.event_types import TypeRegistry
 from penstock.trust.key_ring import GroupKey, KeyRing
-from penstock.trust.resources import find_resources
-from penstock.trust.sealed_messages import Opener, Sealer, is_sealed, read_sealed
+from penstock.trust.sealed_events import (
+    EventLayout,
+    find_layouts,
+    open_event,
+    seal_event,
+)
+from penstock.trust.sealed_messages import Opener, Sealer
 
 GRACE: Final = 300_000
 """How long gateways may seal with a key that is over, in milliseconds."""
@@ -55,26 +51,6 @@ SKEW: Final = 60_000
 _CACHE_LIMIT: Final = 65_536
 _LONGEST: Final = 256
 _KINDS: Final = frozenset({Stream.kind, EventType.kind})
-_RETAIN: Final = 1
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """How messages of a topic are sealed."""
-
-    whole: UUID
-    by_attributes: bool
-    attributes: Mapping[str, UUID] = field(default_factory=dict, compare=False)
-    """By friendly name, where each has its own key."""
-
-    @cached_property
-    def resources(self) -> frozenset[UUID]:
-        """What may be in a message that is sealed by attributes."""
-        return frozenset(self.attributes.values())
-
-
-class SealingError(PenstockError):
-    """A message that cannot be sealed, or does not open."""
 
 
 class Sealing:
@@ -88,9 +64,8 @@ class Sealing:
         self._sealer = Sealer(self.ring, os.urandom)
         self._opener = Opener(self.ring)
         self._documents: dict[Key, Document] = {}
-        self._tree: FilterTree[tuple[_Layout, ...]] = FilterTree()
-        self._known: dict[str, _Layout | None] = {}
-        self._lists = PropertyLists(Sender.SERVER, reserved=RESERVED)
+        self._tree: FilterTree[tuple[EventLayout, ...]] = FilterTree()
+        self._known: dict[str, EventLayout | None] = {}
 
     def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
         """Take over definitions of which these may differ from what was known."""
@@ -101,21 +76,21 @@ class Sealing:
             self._documents.pop(key, None)
             if key in documents:
                 self._documents[key] = documents[key]
-        types = {
-            key.name: EventType.model_validate({"name": key.name, **it.body})
-            for key, it in self._documents.items()
-            if key.kind == EventType.kind
+        of_kind = {
+            kind: [it for key, it in sorted(self._documents.items()) if key.kind == kind]
+            for kind in _KINDS
         }
-        registry = TypeRegistry(types.values())
+        streams = [
+            Stream.model_validate({"name": it.name, **it.body})
+            for it in of_kind[Stream.kind]
+            if it.body.get("sealed") is not None
+        ]
+        layouts = find_layouts(streams, of_kind[EventType.kind])
         self._tree.clear()
         self._known.clear()
-        self.in_use = False
-        for key, document in sorted(self._documents.items()):
-            if key.kind != Stream.kind or document.body.get("sealed") is None:
-                continue
-            stream = Stream.model_validate({"name": key.name, **document.body})
-            layout = _lay_out(stream, types[stream.event_type or ""], registry)
-            self.in_use = True
+        self.in_use = bool(streams)
+        for stream in streams:
+            layout = layouts[stream.name]
             for pattern in stream.patterns:
                 there = plain_filter(pattern)
                 before = self._tree.get(there) or ()
@@ -124,26 +99,11 @@ class Sealing:
 
     def take_keys(self, keys: Iterable[GroupKey]) -> None:
         """Hold these keys, and no others."""
-        held = list(keys)
-        wanted = {(it.resource, it.generation) for it in held}
-        for resource in {
-            it.resource for it in self.ring if (it.resource, it.generation) not in wanted
-        }:
-            self.ring.drop(resource)
-        for key in held:
-            self.ring.add(key)
+        self.ring.take(list(keys))
 
     def concerns(self, topic: str) -> bool:
         """Say whether messages of a topic are sealed."""
         return self.in_use and self._find(topic) is not None
-
-    def seal_message(
-        self, topic: str, payload: bytes, listed: bytes, *, retain: bool = False
-    ) -> bytes:
-        """Return the payload of a message with this property list as it goes to the broker."""
-        if not self.concerns(topic):
-            return payload
-        return self.seal(topic, payload, retain=retain, bound=bind(self._lists[listed]))
 
     def seal(
         self, topic: str, payload: bytes, *, retain: bool = False, bound: bytes = b""
@@ -152,52 +112,16 @@ class Sealing:
         layout = self._find(topic) if self.in_use else None
         if layout is None or (retain and not payload):
             return payload
-        try:
-            if not layout.by_attributes:
-                return self._sealer.seal_whole(layout.whole, topic, payload, self._clock(), bound)
-            parts = _divide(payload, layout.attributes)
-            return self._sealer.seal_attributes(layout.whole, topic, parts, self._clock(), bound)
-        except PenstockError as error:
-            raise SealingError(f"it cannot be sealed: {error}") from None
+        return seal_event(self._sealer, layout, topic, payload, self._clock(), bound)
 
     def open(self, topic: str, payload: bytes, bound: bytes = b"") -> bytes:
         """Return a payload as it was published; `SealingError` where it does not open."""
         layout = self._find(topic) if self.in_use else None
         if layout is None:
             return payload
-        if not is_sealed(payload):
-            raise SealingError("it is not sealed, and its stream is")
-        now = self._clock()
-        sealed = read_sealed(payload)
-        if sealed.event_type != layout.whole:
-            raise SealingError("it is sealed as an event of another type")
-        if not layout.by_attributes:
-            opened = self._opener.open_whole(sealed, topic, now, bound)
-            if opened is None:
-                raise SealingError("no key for it is held")
-            return opened
-        parts = self._opener.open_attributes(sealed, topic, now, bound)
-        if not parts or not parts.keys() <= layout.resources:
-            raise SealingError("no key for any of its attributes is held, or it holds another's")
-        return _join(parts, layout.attributes)
+        return open_event(self._opener, layout, topic, payload, self._clock(), bound)
 
-    def seal_packet(self, packet: Publish, listed: bytes) -> Publish:
-        """Return a message as it goes to the broker, with this property list."""
-        retain = bool(packet.first & _RETAIN)
-        payload = self.seal_message(packet.topic, packet.payload, listed, retain=retain)
-        if len(payload) > PACKET_SIZE_LIMIT - len(packet.topic_field) - len(listed):
-            raise SealingError("it is too long when it is sealed")
-        return packet if payload is packet.payload else replace(packet, payload=payload)
-
-    def open_packet(self, packet: Publish) -> Publish | None:
-        """Return a message as it was published; None where it does not open."""
-        try:
-            payload = self.open(packet.topic, packet.payload, bind(packet.properties))
-        except PenstockError:
-            return None
-        return packet if payload is packet.payload else replace(packet, payload=payload)
-
-    def _find(self, topic: str) -> _Layout | None:
+    def _find(self, topic: str) -> EventLayout | None:
         if topic in self._known:
             return self._known[topic]
         held = {it for layouts in self._tree.matching(topic) for it in layouts}
@@ -211,41 +135,8 @@ class Sealing:
         return layout
 
 
-_CONFLICT: Final = _Layout(UUID(int=0), by_attributes=False)
+_CONFLICT: Final = EventLayout(UUID(int=0), by_attributes=False)
 """No key is ever held for it."""
-
-
-def _lay_out(stream: Stream, event_type: EventType, registry: TypeRegistry) -> _Layout:
-    whole, *attributes = find_resources(event_type, registry)
-    named = {it.attribute: it.id for it in attributes if it.attribute is not None}
-    return _Layout(whole.id, stream.sealed == "attributes", named)
-
-
-def _divide(payload: bytes, attributes: Mapping[str, UUID]) -> dict[UUID, bytes]:
-    content = read_object(payload)
-    if content is None:
-        raise SealingError("the payload is no JSON object")
-    parts: dict[UUID, bytes] = {}
-    for name, value in content.items():
-        resource = attributes.get(name)
-        if resource is None:
-            raise SealingError("it has an attribute that its event type does not have")
-        try:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        except ValueError:
-            raise SealingError("it has a number that JSON cannot tell") from None
-        parts[resource] = text.encode()
-    return parts
-
-
-def _join(parts: Mapping[UUID, bytes], attributes: Mapping[str, UUID]) -> bytes:
-    found = {name: parts[it] for name, it in attributes.items() if it in parts}
-    payload = b"{" + b",".join(b'"%b":%b' % (it.encode(), found[it]) for it in found) + b"}"
-    content = read_object(payload)
-    # Who may seal one attribute could write others into its value.
-    if content is None or content.keys() != found.keys():
-        raise SealingError("an attribute holds more than its value")
-    return payload
 
 
 LOOK_SECONDS: Final = 1.0
@@ -255,10 +146,13 @@ _log = get_logger("gateway")
 
 
 class GroupKeySource(NamedTuple):
-    """Where keys come from, and how long those that are over are kept, in milliseconds."""
+    """Where keys come from, and what becomes of those that are over; in milliseconds."""
 
     open: Callable[[], GroupKeys]
     delay: int
+    """How long they still open what the broker keeps."""
+    retention: int
+    """How long they open records of the event log; then they are destroyed."""
 
 
 class GroupKeyFeed:
@@ -271,6 +165,7 @@ class GroupKeyFeed:
         run_in_thread: Callable[[Callable[[], _Found]], Awaitable[_Found]],
     ) -> None:
         self._sealing = sealing
+        sealing.ring.delay = source.delay
         self._source = source
         self._run_in_thread = run_in_thread
         self._keys: GroupKeys | None = None
@@ -303,7 +198,7 @@ class GroupKeyFeed:
         if changes == self._seen and _now() < self._next:
             return changes, None
         self._next = _now() + _DESTROY_EVERY
-        if self._keys.destroy_old(_now(), self._source.delay):
+        if self._keys.destroy_old(_now(), max(self._source.delay, self._source.retention)):
             changes = self._keys.changes()
         return changes, None if changes == self._seen else self._keys.keys()
 

@@ -9,8 +9,8 @@ Rules that hold here:
 - A stream says where it is kept: in the embedded files, or at Kafka (`source: kafka`).
   Several gateways on one host may write to the same files, under a lock (`eventlog.files`).
   Gateways on several hosts share a stream through Kafka.
-- Records of a stream with `erasure: shred` are sealed, each under the key of its person, before
-  they leave the process; their keys at Kafka are marks.
+- Records of a stream that is `sealed` are sealed as at the broker before they leave the process,
+  and those of one with `erasure: shred` each under the key of its person; their keys are marks.
 - A topic that is missing at Kafka is created, once more if somebody has deleted it.
 """
 
@@ -31,7 +31,7 @@ from penstock.gateway.recording.topic_mapping import MAX_VALUE, Target, TopicMap
 from penstock.mqtt.properties import UserProperties
 from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
-from penstock.store.keys import PersonKeys
+from penstock.store.sealed_records import KeyAddress, Layers, RecordKeys
 
 
 class Appendable(Protocol):
@@ -159,19 +159,23 @@ class EventLogs:
 
     def topic(self, target: Target) -> Appendable:
         """Return the topic that keeps a stream."""
+        layers = Layers(target.topic, target.event, target.shredded)
+        topic = self._find(target)
+        return _SealedTopic(self._keys, topic, layers) if layers else topic
+
+    def _find(self, target: Target) -> Appendable:
         if not target.at_kafka:
             return self._files.topic(target.topic)
         if target.topic not in self._kafka_topics:
             self._kafka_topics[target.topic] = _KafkaTopic(self._kafka, target.topic)
-        topic = self._kafka_topics[target.topic]
-        return _SealedTopic(self._person_keys, topic, target.topic) if target.shredded else topic
+        return self._kafka_topics[target.topic]
 
     @cached_property
-    def _person_keys(self) -> PersonKeys:
-        database = Database.open(self._config.store.connection_url())
-        # The key is the one that the database knows, or nothing is written.
-        ConsentBook.open(database, self._config.consent.key)
-        return PersonKeys(database, self._config.consent.key.read())
+    def _keys(self) -> RecordKeys:
+        with Database.open(self._config.store.connection_url()) as database:
+            # The key is the one that the database knows, or nothing is written.
+            ConsentBook.open(database, self._config.consent.key)
+        return KeyAddress.of(self._config).keys()
 
     @cached_property
     def _kafka(self) -> _KafkaLog:
@@ -182,12 +186,12 @@ class EventLogs:
 
 
 class _SealedTopic:
-    """A topic whose records are sealed, each for its person."""
+    """A topic whose records are sealed."""
 
-    def __init__(self, keys: PersonKeys, topic: Appendable, name: str) -> None:
+    def __init__(self, keys: RecordKeys, topic: Appendable, layers: Layers) -> None:
         self._keys = keys
         self._topic = topic
-        self._name = name
+        self._layers = layers
 
     def append(
         self,
@@ -198,7 +202,7 @@ class _SealedTopic:
     ) -> Any:
         """Append records, sealed."""
         people = keys if keys is not None else [b""] * len(values)
-        named, sealed = self._keys.seal(self._name, people, values, MAX_VALUE)
+        named, sealed = self._keys.seal(self._layers, people, values, MAX_VALUE)
         return self._topic.append(sealed, named, milliseconds=milliseconds)
 
 

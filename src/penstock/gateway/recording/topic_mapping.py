@@ -26,16 +26,18 @@ from typing import Any, Final, NamedTuple
 from penstock.eventlog.files import MAX_KEY
 from penstock.json_text import UNREAD, read_object
 from penstock.model.document import Document, Key
-from penstock.model.kinds import Stream
+from penstock.model.kinds import EventType, Stream
 from penstock.model.kinds.fields import named_levels, plain_filter
 from penstock.policy.access.requests import collect
 from penstock.policy.filter_tree import FilterTree
+from penstock.trust.sealed_events import EventLayout, find_layouts
 
 MAX_VALUE: Final = 1_000_000
 """The longest payload that every event log takes."""
 
 _KNOWN_LIMIT: Final = 65_536
 _LONGEST_KNOWN: Final = 256
+_KINDS: Final = frozenset({Stream.kind, EventType.kind})
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _NUMBERS: Final = frozenset({"int", "long"})
 
@@ -47,6 +49,8 @@ class Target(NamedTuple):
     at_kafka: bool
     shredded: bool = False
     """Whether each record is sealed under the key of its person."""
+    event: EventLayout | None = None
+    """How records are sealed under the keys of their event type."""
 
 
 class TopicMapping:
@@ -65,13 +69,16 @@ class TopicMapping:
         "target",
     )
 
-    def __init__(self, stream: Stream, rank: int, pattern: str) -> None:
+    def __init__(
+        self, stream: Stream, rank: int, pattern: str, event: EventLayout | None = None
+    ) -> None:
         types = {field.name: field.type for field in stream.fields}
         source = stream.source
         self.target = Target(
             stream.topic,
             source is not None and source.kafka is not None,
             stream.erasure == "shred",
+            event,
         )
         self.rank = rank
         self._levels = tuple(
@@ -131,25 +138,33 @@ class TopicMappings:
         self.known: dict[str, tuple[TopicMapping, ...]] | None = None
         """The cache, for a first look; None where no message feeds a stream."""
         self._streams: dict[str, Stream] = {}
+        self._types: dict[str, Document] = {}
         self._tree: FilterTree[tuple[TopicMapping, ...]] = FilterTree()
 
     def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
         """Take over definitions of which these may differ from what was known."""
-        keys = [key for key in changed if key.kind == Stream.kind]
+        keys = [key for key in changed if key.kind in _KINDS]
         if not keys:
             return
         for key in keys:
+            if key.kind == EventType.kind:
+                self._types.pop(key.name, None)
+                if key in documents:
+                    self._types[key.name] = documents[key]
+                continue
             self._streams.pop(key.name, None)
             if key in documents:
                 stream = Stream.model_validate({"name": key.name, **documents[key].body})
                 if stream.patterns:
                     self._streams[key.name] = stream
+        layouts = find_layouts(self._streams.values(), self._types.values())
         self._tree.clear()
         for _, stream in sorted(self._streams.items()):
             for rank, pattern in enumerate(stream.patterns):
                 there = plain_filter(pattern)
+                mapping = TopicMapping(stream, rank, pattern, layouts.get(stream.name))
                 before = self._tree.get(there) or ()
-                self._tree.set(there, (*before, TopicMapping(stream, rank, pattern)))
+                self._tree.set(there, (*before, mapping))
         self.known = {} if self._streams else None
 
     def of(self, topic: str) -> tuple[TopicMapping, ...]:
@@ -172,7 +187,7 @@ class TopicMappings:
         first: dict[Target, TopicMapping] = {}
         for mapping in sorted(
             (mapping for mappings in self._tree.matching(topic) for mapping in mappings),
-            key=lambda mapping: (mapping.target, mapping.rank),
+            key=lambda mapping: (mapping.target.topic, mapping.rank),
         ):
             first.setdefault(mapping.target, mapping)
         return tuple(first.values())

@@ -32,7 +32,7 @@ from penstock.gateway.connection.subscription_lifecycle import (
 from penstock.gateway.event_loop import Background, EngineTimer
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document, Key
-from penstock.model.kinds import Stream, User
+from penstock.model.kinds import User
 from penstock.policy.consent import OptOutIndex
 from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.store.definitions.checked import CheckedDefinitions
@@ -240,8 +240,7 @@ class DefinitionFeed:
         if changes.program is not None:
             self._follow_program(changes.program)
         kinds = {key.kind for key in keys}
-        if Stream.kind in kinds:
-            self._mappings.take(snapshot.documents, keys)
+        self._mappings.take(snapshot.documents, keys)
         if User.kind in kinds:
             self._revocation.take({key.name for key in keys if key.kind == User.kind})
         self._revocation.take_names()

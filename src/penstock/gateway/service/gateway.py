@@ -104,7 +104,7 @@ class Gateway:
         self.session_writer: SessionWriter[SessionChange] = SessionWriter(self._store_sessions)
         self.clients = ClientRegistry(rules, self.counters, self.session_writer)
         self.arrivals = Arrivals(limits, self.counters)
-        self.publisher = Publisher(broker, recorder.note, rules.sealing.seal_message)
+        self.publisher = Publisher(broker, recorder.note, rules.credentials.prepare)
         self.peers = Peers(broker, notation.prefix, self._give_way, self.clients.leave_lanes)
         self.lanes = Lanes(broker, lanes, self.peers)
         self.domains: DomainLink | None = None

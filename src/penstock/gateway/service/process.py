@@ -35,6 +35,7 @@ from penstock.config.secrets import generate_key
 from penstock.definitions.authorizer import configured_settings
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.compiled_definitions import AnswerTopics
+from penstock.gateway.authorization.credentials import TrustSource
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.authorization.sealing import GroupKeySource
@@ -131,7 +132,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 trusts=definitions.trusts,
                 place=settings.place,
                 read_key=partial(config.pipeline.key.read_or_create, generate_key),
-                home=lambda: open_key(config.trust.key).key,
+                trust=_read_trust(config),
             ),
             network=_read_network(config),
             limits=limits,
@@ -166,6 +167,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             group_keys=GroupKeySource(
                 partial(open_group_keys, database, config.trust.key),
                 int(1000 * config.trust.key_delay),
+                int(1000 * config.trust.key_retention),
             ),
             # Where the broker knows clients, it has to hear each by itself.
             lanes=0 if settings.authentication.relay else settings.lanes,
@@ -249,6 +251,14 @@ def _warn_of_client_names(rules: Rules) -> None:
             "they give nothing, as anybody can choose an identifier",
             count=named,
         )
+
+
+def _read_trust(config: Config) -> TrustSource:
+    """Return what the gateway knows of its domain."""
+    found = config.trust
+    return TrustSource(
+        partial(open_key, found.key), found.network, int(1000 * found.skew), found.verify_rate
+    )
 
 
 def _read_network(config: Config) -> NetworkSettings | None:

@@ -10,7 +10,7 @@ Rules that hold here:
   once, and expressions stay small enough to be compiled.
 - `constant` brings a value in without showing it in the plan.
 - Values become texts as `fields.TEXTS` makes them.
-- Bucketizing and noise compute as `masks.bucketizing` and `masks.noise` do.
+- Bucketizing and noise compute as `masks.generalization` and `masks.noise` do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from penstock.masks.bucketizing import FIRST_MONTH, LAST_MONTH, MONTHS, Bucketizing, Grid
 from penstock.masks.fields import (
     DATES,
     INTEGERS,
@@ -35,6 +34,7 @@ from penstock.masks.fields import (
     MOST,
     FieldType,
 )
+from penstock.masks.generalization import FIRST_MONTH, LAST_MONTH, MONTHS, Bucketizing, Grid
 from penstock.masks.mask import Stage
 from penstock.masks.noise import (
     HALF,

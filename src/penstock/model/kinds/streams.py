@@ -266,8 +266,15 @@ class Stream(Definition):
     )
     sealed: Literal["whole", "attributes"] | None = Field(
         default=None,
-        description="Seal what crosses the broker, as a whole or each attribute under its own key; "
-        "a gateway opens what it has keys for (`penstock keys`). Needs an event_type.",
+        description="Seal what crosses the broker, and the records in the event log, as a whole or "
+        "each attribute under its own key; gateways and views open what they have keys for "
+        "(`penstock keys`). Needs an event_type.",
+    )
+    signed: bool = Field(
+        default=False,
+        description="Let each message carry the credential of its publisher through the broker, "
+        "signed by its domain, and attributes by UUID; what does not verify, or comes again, is "
+        "not delivered. Needs an event_type.",
     )
     subject: FieldName | None = Field(
         default=None,
@@ -453,6 +460,16 @@ class Stream(Definition):
         return self
 
     @model_validator(mode="after")
+    def _check_signed(self) -> Self:
+        if self.signed and self.event_type is None:
+            raise ValueError("signed: capabilities are for a signed event type → add event_type")
+        if self.signed and not self.patterns:
+            raise ValueError("signed: no messages feed the stream → add from, or leave it out")
+        if self.signed and self.format != "json":
+            raise ValueError("signed: attributes are named in JSON → leave format out")
+        return self
+
+    @model_validator(mode="after")
     def _check_sealed(self) -> Self:
         if self.sealed is None:
             return self
@@ -476,6 +493,11 @@ class Stream(Definition):
             raise ValueError(
                 "erasure: it is for topics at Kafka, elsewhere Penstock rewrites files → "
                 "leave it out, or add source: kafka"
+            )
+        if self.erasure == "tombstone" and self.sealed is not None:
+            raise ValueError(
+                "erasure: tombstones need the subject as the key of records, which a sealed stream "
+                "does not show → write shred"
             )
         if self.subject is None:
             raise ValueError("erasure: nobody can tell whose records these are → add subject")

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Any, Self
 
 from penstock.definitions import DefinitionSet
-from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
-from penstock.definitions.anonymizers.k_anonymity import KAnonymization, TCloseness
-from penstock.definitions.anonymizers.stateful import Aggregation
+from penstock.definitions.anonymizers import Aggregation
+from penstock.definitions.differential_privacy import DifferentialPrivacy
+from penstock.definitions.k_anonymity import KAnonymization, TCloseness
 from penstock.definitions.views import ViewPlan, hierarchies_of, plan_view
 from penstock.errors import UsageError, quote
 from penstock.masks import Chain, Hierarchy, Keys, Vault

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
+from penstock.definitions.differential_privacy import DifferentialPrivacy
 from penstock.masks.fields import Schema
 from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers.noisy_figures import (

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from penstock.definitions.anonymizers.k_anonymity import (
+from penstock.definitions.k_anonymity import (
     Diverse,
     KAnonymization,
     LDiversity,

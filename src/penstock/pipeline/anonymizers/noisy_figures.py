@@ -35,7 +35,7 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from penstock.definitions.anonymizers.differential_privacy import (
+from penstock.definitions.differential_privacy import (
     END,
     START,
     DifferentialPrivacy,

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from penstock.definitions.anonymizers.stateful import (
+from penstock.definitions.anonymizers import (
     Aggregation,
     Microaggregation,
     MultivariateMicroaggregation,

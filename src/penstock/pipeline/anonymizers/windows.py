@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from penstock.definitions.anonymizers.stateful import (
+from penstock.definitions.anonymizers import (
     Microaggregation,
     MultivariateMicroaggregation,
     StatefulAnonymizer,

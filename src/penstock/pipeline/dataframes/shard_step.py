@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.definitions.anonymizers.k_anonymity import KAnonymization
+from penstock.definitions.k_anonymity import KAnonymization
 from penstock.errors import PenstockError, UsageError, quote
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.differential_privacy import DifferentialPrivacyStep

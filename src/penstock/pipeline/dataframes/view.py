@@ -38,8 +38,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 from typing_extensions import override
 
-from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
-from penstock.definitions.anonymizers.k_anonymity import KAnonymization
+from penstock.definitions.differential_privacy import DifferentialPrivacy
+from penstock.definitions.k_anonymity import KAnonymization
 from penstock.errors import UsageError, quote
 from penstock.masks import Chain, Vault
 from penstock.masks.spark import RowMasks, spark_type

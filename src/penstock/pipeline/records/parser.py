@@ -14,7 +14,7 @@ Rules that hold here:
   read stands behind a mark and is a problem. In records that no gateway has written, of a
   name that stands twice in an object the last counts.
 - A problem names what is wrong, and the field, and never holds what the record said.
-- Who runs Spark says once where keys are (`use_person_keys`). Without that, a sealed stream is not
+- Who runs Spark says once where keys are (`use_keys`). Without that, a sealed stream is not
   read at all: to set all its records aside would lose them.
 - Keys come to the tasks that open values, and stand in no plan: tasks get an address.
 """
@@ -32,7 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from penstock.config import Config
 from penstock.definitions.views import schema_of
 from penstock.errors import UnavailableError, quote
-from penstock.json_text import DEPTH, ERASED, NUMBER, SIZE, UNREAD
+from penstock.json_text import CLOSED, DEPTH, ERASED, FORGED, NUMBER, SIZE, UNREAD
 from penstock.masks.chain import type_reason
 from penstock.masks.fields import DECIMALS, MAX_DOUBLE, MAX_FLOAT, FieldType, Schema
 from penstock.masks.spark import spark_type
@@ -50,33 +50,32 @@ from penstock.pipeline.records.columns import (
     tell_time,
 )
 from penstock.pipeline.session import freeze_loaded
-from penstock.store.keys import PersonKeyAddress
+from penstock.store.sealed_records import KeyAddress
 
-_known: list[PersonKeyAddress] = []
+_known: list[KeyAddress] = []
 
 
-def use_person_keys(config: Config) -> None:
+def use_keys(config: Config) -> None:
     """Read under the keys of an installation all that this process reads from now on."""
-    key = config.consent.key
-    known = key.path.exists()
-    _known[:] = [PersonKeyAddress(config.store.connection_url(), key.read())] if known else []
+    _known[:] = [KeyAddress.of(config)]
 
 
 def open_sealed(frame: DataFrame, stream: Stream) -> DataFrame:
     """Return records with their values opened, where the stream has them sealed."""
-    if stream.erasure != "shred":
+    if stream.erasure != "shred" and stream.sealed is None:
         return frame
     if not _known:
         raise UnavailableError(
             f"the records of {quote(stream.name)} are sealed, and no keys are at hand",
             fix="read the stream with `penstock views run` and the settings of the installation",
         )
-    address, topic = _known[0], stream.topic
+    address = _known[0]
+    layers = address.layers(stream)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_loaded()
         for batch in batches:
-            values = address.open(topic, batch[VALUE].to_pylist())
+            values = address.open(layers, batch[VALUE].to_pylist())
             opened = pa.array(values, pa.binary())
             columns = [opened if name == VALUE else batch[name] for name in batch.schema.names]
             yield pa.record_batch(columns, names=batch.schema.names)
@@ -97,6 +96,8 @@ NOT_READ: Final = (
     f"nested at most {DEPTH} deep, without a name twice and with numbers of at most "
     f"{NUMBER} characters; or it is too long with what the gateway adds"
 )
+WAS_CLOSED: Final = "the record is sealed, and this installation has no key for it"
+WAS_FORGED: Final = "the record is not sealed as its stream is, or was changed"
 NO_UNICODE: Final = "a text of the record has half of a surrogate pair, or a name occurs twice"
 NO_OBJECT: Final = "the record is no JSON object whose fields have the declared types"
 NOT_ONE: Final = "the record is not one JSON object and nothing else"
@@ -207,6 +208,8 @@ def _parse_json(schema: Schema, *, known: bool, enveloped: bool) -> _Found:
         F.when(_named(_LONG), F.lit(TOO_LONG)),
         F.when(_named(_TEXT).isNull(), F.lit(NO_TEXT)),
         F.when(F.startswith(_named(_TEXT), F.lit(ERASED.decode())), F.lit(WAS_ERASED)),
+        F.when(_named(_TEXT) == F.lit(CLOSED.decode()), F.lit(WAS_CLOSED)),
+        F.when(_named(_TEXT) == F.lit(FORGED.decode()), F.lit(WAS_FORGED)),
         F.when(F.startswith(_named(_TEXT), F.lit(UNREAD.decode())), F.lit(NOT_READ)),
         F.when(~_is_one_object(_named(_TEXT)), F.lit(NOT_ONE)),
     ]

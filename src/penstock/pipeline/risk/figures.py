@@ -33,8 +33,8 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy, coarsen
-from penstock.definitions.anonymizers.k_anonymity import Diverse, KAnonymization
+from penstock.definitions.differential_privacy import DifferentialPrivacy, coarsen
+from penstock.definitions.k_anonymity import Diverse, KAnonymization
 from penstock.definitions.views import ViewPlan
 from penstock.errors import UsageError, quote
 from penstock.pipeline.anonymizers.blueprint import Blueprint

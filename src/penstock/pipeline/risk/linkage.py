@@ -29,7 +29,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.definitions.anonymizers.k_anonymity import KAnonymization
+from penstock.definitions.k_anonymity import KAnonymization
 from penstock.definitions.view_checks import Trace
 from penstock.eventlog import EventLog, Topic
 from penstock.json_text import read_object

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.definitions.anonymizers.k_anonymity import KAnonymization
+from penstock.definitions.k_anonymity import KAnonymization
 from penstock.errors import UsageError, quote
 from penstock.eventlog import EventLog
 from penstock.pipeline.anonymizers.blueprint import Blueprint

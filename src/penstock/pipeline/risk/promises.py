@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.definitions.anonymizers.k_anonymity import Diverse, KAnonymization, TCloseness
+from penstock.definitions.k_anonymity import Diverse, KAnonymization, TCloseness
 from penstock.masks.anonymity.domains import Domain, Floats
 from penstock.masks.anonymity.rules import (
     Closeness,

@@ -7,7 +7,8 @@ Rules that hold here:
 - A record is about the person whom the field `subject` of its stream names, as text, exactly:
   neither a part of a longer name, nor a pattern.
 - The key of a record counts only where the gateway could not read the message: elsewhere a key
-  may be anything, such as the number of a chunk.
+  may be anything, such as the number of a chunk. Where the stream is sealed, the mark of the
+  person is the key.
 - A view's records are the person's where the name passes as it is, or becomes a token. Behind
   any other anonymizer nobody can tell whose they are: such a view has no trace.
 """
@@ -16,9 +17,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar, Final, Protocol
 
 import fastavro
@@ -33,7 +35,10 @@ from penstock.masks import Chain, Tokenization
 from penstock.masks.fields import CHECKS, TEXTS, FieldType, avro_names, avro_schema, read_text
 from penstock.masks.mask import Mask, Stage
 from penstock.model.kinds import Hierarchy, Stream, View
+from penstock.store.opt_outs import SubjectMarks
+from penstock.store.sealed_records import KeyAddress
 
+_CHUNK: Final = 10_000
 ABSENT: Final = (
     "the worker has no such folder: what is on another machine, or at a store such as HDFS, is "
     "there still, unless nothing was ever written"
@@ -60,12 +65,27 @@ def find_absent(config: Config, definitions: DefinitionSet) -> list[str]:
     ]
 
 
+def open_records(config: Config, stream: Stream, records: Iterable[Record]) -> Iterator[Record]:
+    """Yield the records of a stream as they were written."""
+    if stream.sealed is None and stream.erasure != "shred":
+        yield from records
+        return
+    address = KeyAddress.of(config)
+    layers, left = address.layers(stream), iter(records)
+    while some := list(islice(left, _CHUNK)):
+        opened = address.open(layers, [it.value for it in some])
+        for record, value in zip(some, opened, strict=True):
+            yield record._replace(value=value or b"")
+
+
 class StreamRecords:
     """The records of a stream that are about one person."""
 
-    def __init__(self, stream: Stream, person: str) -> None:
+    def __init__(self, stream: Stream, person: str, marks: SubjectMarks | None = None) -> None:
+        """Take what marks people, where records may be sealed: their keys are marks then."""
         self.stream = stream
         self._person = person
+        self.mark = marks.of(person) if marks is not None and stream.sealed is not None else None
         self._schema = schema_of(stream)
         self._kind = self._schema[stream.subject].type if stream.subject else None
 
@@ -82,6 +102,8 @@ class StreamRecords:
 
     def is_about(self, record: Record) -> bool:
         """Say whether a record is about the person."""
+        if self.mark is not None and record.key == self.mark.encode():
+            return True
         fields = self.read(record.value)
         if fields is None:
             return record.value.startswith(UNREAD) and record.key == self._person.encode()

@@ -37,7 +37,7 @@ from sqlalchemy import Connection
 from penstock.components.mosquitto import find_listener
 from penstock.config import Config
 from penstock.definitions import DefinitionSet
-from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
+from penstock.definitions.views import STATEFUL_ANONYMIZERS
 from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog, Topic
 from penstock.eventlog.erasure import Keep, ask_to_forget, erase, is_asked
@@ -58,6 +58,7 @@ from penstock.rights.erasure.records import (
     ViewTrace,
     find_absent,
     find_tokens,
+    open_records,
     trace_views,
 )
 from penstock.rights.erasure.retained import clear_retained, clear_waiting
@@ -243,8 +244,9 @@ class ErasureService:
                 )
                 remains.append(_remain(f"vault, of {stream.name}", reason))
                 continue
-            records = StreamRecords(stream, case.person)
-            for number, record in enumerate(self._events.topic(stream.topic).read()):
+            records = StreamRecords(stream, case.person, self._marks)
+            opened = open_records(self._config, stream, self._events.topic(stream.topic).read())
+            for number, record in enumerate(opened):
                 if number % 10_000 == 0:
                     case.keep()
                 if records.is_about(record):
@@ -257,14 +259,19 @@ class ErasureService:
     def _erase_log(self, case: _Case, stream: Stream) -> Result:
         if is_remote(self._events.root):
             return _result([])  # named by `_list_others`
-        records = StreamRecords(stream, case.person)
-        made = erase(
-            self._events.topic(stream.topic), records.is_about, case.person,
-            needle=records.needle, keep=case.keep,
-        )  # fmt: skip
+        records = StreamRecords(stream, case.person, self._marks)
+        topic, name = self._events.topic(stream.topic), f"event log of {stream.name}"
+        keys = {case.person: records.needle}
+        if records.mark is not None:
+            # What came before the stream was sealed stands under the name.
+            keys[records.mark] = records.mark.encode()
+        made = [
+            erase(topic, records.is_about, key, needle=needle, keep=case.keep)
+            for key, needle in keys.items()
+        ]
         return _result(
-            [{"place": f"event log of {stream.name}", "records": made.records,
-              "files": made.files, "through": made.through}]
+            [{"place": name, "records": sum(it.records for it in made),
+              "files": sum(it.files for it in made), "through": made[-1].through}]
         )  # fmt: skip
 
     def _destroy_key(self, case: _Case) -> Result:

@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Connection
 
 from penstock.definitions import DefinitionSet
-from penstock.definitions.checks import Locate, locate_by_key
-from penstock.definitions.checks.structure import fill_streams
+from penstock.definitions.document_checks import Locate, fill_streams, locate_by_key
 from penstock.definitions.set import LOAD_KINDS, Trust, load_check, trust_nothing
 from penstock.errors import DeniedError, Problem, UsageError, quote
 from penstock.model.document import Document, Key

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.definitions.anonymizers.differential_privacy import UNITS, DifferentialPrivacy
+from penstock.definitions.differential_privacy import UNITS, DifferentialPrivacy
 from penstock.masks.fields import Field
 from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers.differential_privacy import (

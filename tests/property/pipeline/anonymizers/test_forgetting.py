@@ -9,9 +9,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
-from penstock.definitions.anonymizers.k_anonymity import KAnonymization, TCloseness
-from penstock.definitions.anonymizers.stateful import Shuffling, UnivariateMicroaggregation
+from penstock.definitions.anonymizers import Shuffling, UnivariateMicroaggregation
+from penstock.definitions.differential_privacy import DifferentialPrivacy
+from penstock.definitions.k_anonymity import KAnonymization, TCloseness
 from penstock.masks.fields import Field
 from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers.differential_privacy import DifferentialPrivacyStep

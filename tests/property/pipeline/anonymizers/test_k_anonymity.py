@@ -9,7 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.definitions.anonymizers.k_anonymity import KAnonymization, LDiversity, TCloseness
+from penstock.definitions.k_anonymity import KAnonymization, LDiversity, TCloseness
 from penstock.masks import Hierarchy
 from penstock.masks.fields import Field
 from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.definitions.anonymizers.stateful import (
+from penstock.definitions.anonymizers import (
     Aggregation,
     MultivariateMicroaggregation,
     Shuffling,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.recording.topic_mapping import MAX_VALUE, TopicMapping, TopicMappings
+from penstock.gateway.recording.topic_mapping import MAX_VALUE, Target, TopicMapping, TopicMappings
 from penstock.json_text import UNREAD, read_object
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream
@@ -90,7 +90,7 @@ def test_changes_of_streams_forget_what_was_known() -> None:
     take(mappings, make_stream("s", "a"))
     assert mappings.of("b") == ()
     take(mappings, make_stream("s", "b", source="kafka"))
-    assert [mapping.target for mapping in mappings.of("b")] == [("s", True, False)]
+    assert [mapping.target for mapping in mappings.of("b")] == [Target("s", at_kafka=True)]
     assert mappings.of("a") == ()
 
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from penstock.definitions.anonymizers.differential_privacy import (
+from penstock.definitions.differential_privacy import (
     DifferentialPrivacy,
     NoisyAggregate,
 )

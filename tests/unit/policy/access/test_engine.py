@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.definitions.checks.vocabularies import WrongValueError, read_value
+from penstock.definitions.vocabularies import WrongValueError, read_value
 from penstock.lang import BOOL, STRING, build_scope, compile_expression
 from penstock.policy.access.emergencies import (
     NO_SITUATIONS,

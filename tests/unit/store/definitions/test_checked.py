@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.definitions import set as definition_set
-from penstock.definitions.checks.structure import validate_document
+from penstock.definitions.document_checks import validate_document
 from penstock.definitions.set import DefinitionSet
 from penstock.errors import InvalidError
 from penstock.model.definition import Definition

@@ -35,7 +35,7 @@ from penstock.config.settings import folders
 from penstock.definitions import DefinitionSet
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.document import Document
-from penstock.pipeline.service.manager import Manager
+from penstock.pipeline.manager import Manager
 from penstock.pipeline.session import open_session
 from penstock.pipeline.sources.kafka import connector_options
 from penstock_lab.bench.processes import cpu_seconds

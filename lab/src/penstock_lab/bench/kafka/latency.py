@@ -94,7 +94,7 @@ def _define() -> DefinitionSet:
 def _running_pipeline(
     spark: SparkSession, pipeline: PipelineSettings, log: KafkaLog
 ) -> Iterator[None]:
-    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - see above
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - see above
 
     definitions = _define()
     manager = Manager(spark, pipeline, lambda: definitions, kafka=log.settings)

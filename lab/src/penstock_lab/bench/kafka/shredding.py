@@ -29,8 +29,8 @@ from penstock.config.settings import folders
 from penstock.definitions import DefinitionSet
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.document import Document
-from penstock.pipeline.records.parser import use_person_keys
-from penstock.pipeline.service.manager import Manager
+from penstock.pipeline.manager import Manager
+from penstock.pipeline.records.parser import use_keys
 from penstock.pipeline.session import open_session
 from penstock.store.database import Database
 from penstock.store.keys import PersonKeys
@@ -59,7 +59,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
         log = KafkaLog(config.kafka)
         tell(f"records of {count} people go into both topics")
         _fill(config, log, count)
-        use_person_keys(config)
+        use_keys(config)
         spark = open_session(config.pipeline)
         try:
             tell("warming up")
