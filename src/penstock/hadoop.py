@@ -177,9 +177,9 @@ class HadoopPath(_LocalPath):
 
     def iterdir(self) -> Iterator[HadoopPath]:  # type: ignore[override]
         """Yield what is in a folder."""
-        with self._at() as (hadoop, system, path):
+        with self._at() as (hadoop, _, path):
             # One answer for all names: each call takes a while.
-            paths = hadoop.statuses.stat2Paths(system.listStatus(path))
+            paths = hadoop.statuses.stat2Paths(hadoop.manager(path).list(path))
             told = hadoop.sequences.unsafeWrapArray(paths).mkString("\n")
         for it in told.split("\n") if told else ():
             yield self / it.rpartition("/")[2]

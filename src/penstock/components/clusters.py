@@ -31,7 +31,7 @@ _JVM = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _FORMAT_SECONDS = 60
 _DEPLOY = "org.apache.spark.deploy"
 _REGISTERED = b"Registering worker"
-_WORKERS_SECONDS = 120.0
+_WAITING_SECONDS = 120.0
 
 
 def spark_environment() -> dict[str, str]:
@@ -73,7 +73,7 @@ class SparkCluster(processes.Server):
             home = self.folder / f"worker-{number}"
             size = ("--cores", "1", "--memory", self._memory, "--work-dir", str(home))
             self.workers.append(self._run(home.name, "worker.Worker", *size, self.url))
-        end = time.monotonic() + _WORKERS_SECONDS
+        end = time.monotonic() + _WAITING_SECONDS
         log = self.folder / "master.log"
         while log.read_bytes().count(_REGISTERED) < self._number:
             if time.monotonic() > end or self._master.poll() is not None:
@@ -120,6 +120,13 @@ class HdfsCluster(processes.Server):
 
     def start(self) -> None:
         """Make a new file system, and start both nodes."""
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
         name, data = self.folder / "name", self.folder / "data"
         for folder in (self.folder, name, data):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -153,6 +160,7 @@ class HdfsCluster(processes.Server):
                     self._command(node),
                     log=self.folder / f"{node}.log",
                     ready=lambda port=port: processes.accepts(port),  # type: ignore[misc]
+                    seconds=_WAITING_SECONDS,
                 )
             )
 

@@ -72,6 +72,8 @@ KAFKA_JARS = (
 )
 HIVEMQ_JARS = JarSet("hivemq", "hivemq-community-edition-embedded")
 HADOOP_JARS = JarSet("hadoop-cluster", "hadoop-client-minicluster")
+S3A_JARS = JarSet("spark-s3a", "hadoop-aws")
+"""Fetched by the tests that need them, not by the set-up: they are large."""
 JAR_SETS = (*KAFKA_JARS, HIVEMQ_JARS, HADOOP_JARS)
 
 

@@ -14,23 +14,30 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.fs  # type: ignore[import-untyped]
+import pyarrow.parquet  # type: ignore[import-untyped]
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.components import find_maven, processes
 from penstock.components.clusters import HdfsCluster, SparkCluster, spark_environment
+from penstock.components.finders import S3A_JARS
+from penstock.components.processes import free_port
 from penstock.errors import PenstockError
 from penstock.hadoop import read_path
 from penstock.pipeline.sinks.commits import ViewFolder
 from penstock.pipeline.sinks.published import read_published
 from penstock.pipeline.views.checkpoints import Checkpoint, read_place
-from tests.support.scale import scaled
+from tests.support.scale import is_long, scaled
 
 pytestmark = [pytest.mark.needs("java", "hadoop"), pytest.mark.timeout(900)]
 
@@ -215,6 +222,84 @@ def _wait_for(folder: Path, count: int, driver: subprocess.Popen[bytes]) -> None
         time.sleep(0.05)
 
 
+class _Store:
+    """Where records, files and checkpoints are; HDFS, which this process reads as Penstock does."""
+
+    def __init__(self, url: str, environment: dict[str, str] | None = None) -> None:
+        self.url = url
+        self.environment = environment or {}
+
+    def read(self, folder: Path, name: str) -> list[dict[str, Any]]:
+        return list(read_published(_view(folder, name)))
+
+
+class _ObjectStore(_Store):
+    """A bucket at a server that speaks S3; read by another client than Hadoop's."""
+
+    def read(self, folder: Path, name: str) -> list[dict[str, Any]]:
+        system = pyarrow.fs.S3FileSystem(
+            access_key="test",
+            secret_key="test",  # noqa: S106 - a server of this test's own
+            endpoint_override=self.environment["S3"],
+            region="us-east-1",
+        )
+        data = f"{self.url.partition('://')[2]}/views/{name}/data"
+        found: list[dict[str, Any]] = []
+        for it in system.get_file_info(pyarrow.fs.FileSelector(data)):
+            if it.type != pyarrow.fs.FileType.File:
+                continue
+            with system.open_input_file(it.path) as file:
+                content = file.read()
+            if it.path.endswith(".json"):
+                found += map(json.loads, content.splitlines())
+            else:
+                found += pyarrow.parquet.read_table(pa.BufferReader(content)).to_pylist()
+        assert folder.is_dir()
+        return found
+
+
+@contextlib.contextmanager
+def _run_s3(folder: Path) -> Iterator[_Store]:
+    """Run a server that speaks S3, with a bucket; the clients' jars are fetched when needed."""
+    if not S3A_JARS.version():
+        maven = find_maven().path
+        assert maven is not None, find_maven().fix
+        subprocess.run(S3A_JARS.maven_command(maven, S3A_JARS.folder), check=True)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    (folder / "spark-defaults.conf").write_text(
+        f"spark.driver.extraClassPath {S3A_JARS.folder}/*\n"
+        f"spark.executor.extraClassPath {S3A_JARS.folder}/*\n"
+        f"spark.hadoop.fs.s3a.endpoint {url}\n"
+        "spark.hadoop.fs.s3a.endpoint.region us-east-1\n"
+        "spark.hadoop.fs.s3a.path.style.access true\n"
+        "spark.hadoop.fs.s3a.connection.ssl.enabled false\n"
+        "spark.hadoop.fs.s3a.access.key test\n"
+        "spark.hadoop.fs.s3a.secret.key test\n"
+    )
+    server = processes.start(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        log=folder / "s3.log",
+        ready=lambda: processes.accepts(port),
+        seconds=120,
+    )
+    try:
+        made = urllib.request.Request(f"{url}/penstock", method="PUT")  # noqa: S310 - our server
+        urllib.request.urlopen(made).close()  # noqa: S310
+        yield _ObjectStore("s3a://penstock/killed", {"SPARK_CONF_DIR": str(folder), "S3": url})
+    finally:
+        processes.stop(server)
+
+
+@pytest.fixture(params=["hdfs", "s3a"] if is_long() else ["hdfs"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[_Store]:
+    if request.param == "hdfs":
+        yield _Store(f"{request.getfixturevalue('hdfs')}/killed")
+    else:
+        with _run_s3(tmp_path) as found:
+            yield found
+
+
 @contextlib.contextmanager
 def _driver(folder: Path, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """Run a driver, and kill it with all that it started on this machine."""
@@ -246,15 +331,21 @@ def _kill_executor(cluster: SparkCluster, draw: random.Random) -> None:
 
 @pytest.mark.timeout(900 + 300 * KILLS)
 def test_kills_of_driver_and_executors_lose_nothing_and_publish_nothing_twice(
-    tmp_path: Path, hdfs: str, cluster: SparkCluster, archive: Path
+    tmp_path: Path,
+    store: _Store,
+    cluster: SparkCluster,
+    archive: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
     draw = random.Random(2026)
-    count, folder, store = 1000 + 400 * KILLS, tmp_path / "killed", f"{hdfs}/killed"
+    count, folder = 1000 + 400 * KILLS, tmp_path / "killed"
     records = [{"pid": n // 3, "age": n * 7 % 90, "number": n} for n in range(count)]
     late = [
         {"pid": OPTED_OUT if n % 2 else n, "age": 40, "number": n} for n in range(count, count + 6)
     ]
-    _install(folder, KILLED, records, store)
+    _install(folder, KILLED, records, store.url)
     _penstock(folder, "password", "ann", told="word\n")
     (folder / "ann").touch(0o600)
     (folder / "ann").write_text("word\n")
@@ -276,17 +367,18 @@ def test_kills_of_driver_and_executors_lose_nothing_and_publish_nothing_twice(
     _do([*command, "--once"], folder, **SUBMITTING)
     person = {it["number"]: it["pid"] for it in (*records, *late)}
     for name in KILLED_VIEWS:
-        rows = list(read_published(_view(folder, name)))
+        rows = store.read(folder, name)
         numbers = Counter(row["number"] for row in rows)
         assert all(row["pid"] is None for row in rows)
         assert not [it for it in numbers if it >= count and person[it] == OPTED_OUT], name
         numbers.update(letter["offset"] for letter in _view(folder, name).dead_letters())
         assert numbers == dict.fromkeys(person, 1), name
     groups: dict[str, set[int]] = {}
-    for row in read_published(_view(folder, "research")):
+    for row in store.read(folder, "research"):
         groups.setdefault(row["age"], set()).add(person[row["number"]])
     assert min(map(len, groups.values())) >= 5
-    _check_damage(folder, store)
+    if store.url.startswith("hdfs:"):
+        _check_damage(folder, store.url)
 
 
 def _check_damage(folder: Path, store: str) -> None:
