@@ -37,6 +37,7 @@ FRESH: Final = 600_000
 """So long a message may be on its way to a client that is connected, in milliseconds."""
 _PURPOSE: Final = b"penstock message credential v1"
 _HOME: Final = b"penstock messages of one domain v1"
+_CLIENTS: Final = b"penstock client identifiers v1"
 _SIGNED: Final = 128
 _NUMBER: Final = r"(0|[1-9][0-9]{0,15})"
 _TEXT: Final = re.compile(
@@ -152,6 +153,14 @@ def is_signed_by(said: Credential, topic: str, payload: bytes, bound: bytes) -> 
     return said.is_signed and keys.verify(
         said.key, _PURPOSE, said.statement(topic, payload, bound), said.proof
     )
+
+
+def derive_client_prefix(key: DomainKey) -> str:
+    """Return what the client identifiers of a domain begin with at the broker.
+
+    Who knows the identifier of a client can end its connection there. Nobody else can tell these.
+    """
+    return HKDF(SHA256(), 12, salt=None, info=_CLIENTS).derive(key.seed()).hex() + "/"
 
 
 class TypeName(NamedTuple):

@@ -216,6 +216,58 @@ def test_wills_kept_and_queued_messages_are_vouched_for(police: Police) -> None:
         tap.publish(topic, b"", retain=True)
 
 
+def test_no_domain_ends_the_sessions_of_another_one(police: Police) -> None:
+    """Both have a client of the same name; the third says what gateways say to each other."""
+    with ExitStack() as stack:
+        victim = police.met.login(stack, "sensor", expiry=600)
+        victim.subscribe("home/#", qos=1)
+        same = police.charge.login(stack, "sensor", expiry=600)
+        same.subscribe("home/#", qos=1)
+        forger = police.tap(stack, "#", "!penstock/#")
+        forger.publish("!penstock/takeover", b"0" * 16 + b"f" * 16 + b"sensor", qos=1)
+        thief = stack.enter_context(RawClient(police.broker.port))
+        assert not thief.connect("sensor").reason
+        thief.settle()
+        police.met.login(stack, "publisher").publish("home/met", b"one", qos=1)
+        assert victim.texts(1) == [("home/met", b"one")]
+        assert same.texts(1) == [("home/met", b"one")]
+        for it in (victim, same):
+            it.settle()
+            assert not it.closed
+        # Of one domain, who comes later takes over, as ever.
+        later = police.met.login(stack, "sensor", clean=False, expiry=600)
+        victim.wait_closed()
+        later.settle()
+        # What a domain's gateways have in common, its own clients' names, is not told there.
+        said = [it.payload for it in forger.messages(quiet=0.3) if it.topic != "home/met"]
+        assert not [it for it in said if b"sensor" in it and not it.startswith(b"0" * 16)]
+
+
+def test_a_stamp_of_another_domain_is_nobodys(police: Police) -> None:
+    """Both domains have a user smith, and only ours owns the home topic."""
+    for it in (police.met, police.charge):
+        rules = police.files / "mine.yaml"
+        rules.write_text(
+            "{kind: restriction, name: mine, filter: mine/#, subject: anyone, "
+            """permit: 't.user == "smith"'}"""
+        )
+        it.run("apply", "-f", str(rules))
+    with ExitStack() as stack:
+        reader = police.charge.login(stack, "reader")
+        reader.subscribe("mine/#", qos=1)
+        tap = police.tap(stack, "mine/#")
+        police.charge.login(stack, "own").publish("mine/1", b"own", qos=1)
+        assert reader.texts(1) == [("mine/1", b"own")]
+        (heard,) = tap.messages(1)
+        police.met.login(stack, "foreign").publish("mine/1", b"foreign", qos=1)
+        repeat(tap, heard)
+        repeat(tap, heard, payload=b"forged")
+        stamp = tuple(it for it in heard.properties.reserved if it[0] != "penstock-credential")
+        repeat(tap, heard, payload=b"forged", user=stamp)
+        police.charge.login(stack, "own").publish("mine/1", b"again", qos=1)
+        assert reader.texts(1) == [("mine/1", b"again")]
+
+
 def test_a_capability_that_the_owner_takes_back_ends_what_others_believe(police: Police) -> None:
     """Last in this module: nobody at the Met may publish any more."""
     topic = "plain/revoked/sighting"

@@ -279,17 +279,17 @@ def list_concerns(
     """Return what needs a look, the worst first."""
     found = [
         Concern(
-            level="bad", text=f"{it.title} is down", to="/help?page=how-to/run-with-the-supervisor"
+            level="bad",
+            text=f"Down: {it.title.lower()}",
+            to="/help?page=how-to/run-with-the-supervisor",
         )
         for it in stages
         if it.state == "down"
     ]
     if overdue:
-        found.append(
-            Concern(level="bad", text=f"{overdue} privacy requests overdue", to="/requests")
-        )
+        found.append(Concern(level="bad", text=f"Overdue at services: {overdue}", to="/requests"))
     if dead:
-        found.append(Concern(level="bad", text=f"{dead} dead letters to redrive", to="/requests"))
+        found.append(Concern(level="bad", text=f"Dead letters: {dead}", to="/requests/dead"))
     if trouble:
         found.append(
             Concern(level="warn", text=f"No situation is known: {trouble}", to="/emergencies")

@@ -78,7 +78,6 @@ SEEN_LIMIT: Final = 500_000
 _BELIEVED_LIMIT: Final = 4_096
 _VERIFIED_LIMIT: Final = 4_096
 _TOPIC_LIMIT: Final = 65_536
-_KINDS: Final = frozenset({Stream.kind, EventType.kind, RevocationList.kind})
 _STAMP: Final = frozenset({PUBLISHER, EPOCH, CLIENT, FOR, MESSAGE_AIP, MESSAGE_PIP})
 _PURPOSES: Final = frozenset({MESSAGE_AIP, MESSAGE_PIP})
 _RETAIN: Final = 1
@@ -133,6 +132,9 @@ class _Guarded:
 class MessageCredentials:
     """Prepares what goes to the broker, and checks what comes from it. Lives on the loop."""
 
+    kinds = frozenset({Stream.kind, EventType.kind, RevocationList.kind})
+    """What they follow."""
+
     def __init__(
         self,
         source: TrustSource | None,
@@ -174,7 +176,7 @@ class MessageCredentials:
 
     def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
         """Take over definitions of which these may differ from what was known."""
-        keys = [key for key in changed if key.kind in _KINDS]
+        keys = [key for key in changed if key.kind in self.kinds]
         if not keys:
             return
         for key in keys:

@@ -33,6 +33,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import PenstockError
@@ -103,6 +104,8 @@ OTHER_EVENT: Final = Refusal("content", "content filter")
 """A message that matches none of the content filters."""
 UNASKED: Final = frozenset({NOT_ASKED, OWN, OTHER_EVENT})
 """What is refused to nobody: the client did not ask for it."""
+_CONTENT: Final = attrgetter("content")
+_IDENTIFIER: Final = attrgetter("identifier")
 _Seen = tuple[Message | None, Mapping[str, Any], Situations]
 _UNSEEN: Final[_Seen] = (None, {}, NO_SITUATIONS)
 """What is looked at where neither policies nor preferences decide."""
@@ -150,6 +153,7 @@ class DeliveryCheck:
         denials: Denials,
         place: str | None = None,
     ) -> None:
+        self.credentials = rules.credentials
         self._rules = rules
         self._detection = detection
         self._clock = clock
@@ -176,7 +180,10 @@ class DeliveryCheck:
             return self._decide_apart(session, packet)
         stamp = self._stamps.read(properties.reserved)
         user, client, held = session.user, session.client_id, session.by_number
-        named = [held[number] for number in properties.subscription_identifiers if number in held]
+        named: list[Subscription] = []
+        for number in properties.subscription_identifiers:
+            if number in held:
+                named.append(held[number])  # noqa: PERF401 - a comprehension is a call
         if stamp.client == client and named:
             named = [it for it in named if not it.options & NO_LOCAL]
             if not named:
@@ -226,15 +233,26 @@ class DeliveryCheck:
         change = Change(reshaping, tuple(through))
         return DeliveryDecision(None, _NOTHING, lasting, change=change)
 
+    def note(self, session: Session, packet: Publish, decision: DeliveryDecision) -> None:
+        """Keep a decision for people who ask, as far as it is one to note."""
+        recent, refusal = self._denials.decisions, decision.refusal
+        if decision.awaiting_leader or refusal in UNASKED:
+            return
+        if refusal is _NOTHING and not recent.takes():
+            return
+        properties = packet.properties
+        stamp = self._stamps.read(properties.reserved)
+        numbers = properties.subscription_identifiers
+        recent.delivery(session, packet.topic, numbers, stamp, refusal.why, refusal.rule)
+
     def open(
         self, session: Session, packet: Publish, connection: Arrived
     ) -> Publish | DeliveryDecision:
         """Return a message as it was published, or why it is not believed or does not open."""
-        credentials = self._rules.credentials
-        if not credentials.in_use:
-            return packet
         try:
-            return credentials.check(packet, (session.principal, session.client_id), connection)
+            return self.credentials.check(
+                packet, (session.principal, session.client_id), connection
+            )
         except ReplayError:
             return _REPLAYED
         except (CredentialError, TrustError):
@@ -244,14 +262,11 @@ class DeliveryCheck:
 
     def is_vouched(self, packet: Publish) -> bool:
         """Say whether each message of a topic is looked at, before it is decided on."""
-        credentials = self._rules.credentials
-        return credentials.in_use and credentials.concerns(packet.topic)
+        return self.credentials.concerns(packet.topic)
 
     def delivered(self, session: Session, packet: Publish) -> None:
         """Take note that a message was decided on, as it came: it must not come again."""
-        credentials = self._rules.credentials
-        if credentials.in_use:
-            credentials.deliver(packet, (session.principal, session.client_id))
+        self.credentials.deliver(packet, (session.principal, session.client_id))
 
     def now(self) -> int:
         """Return the time, in milliseconds since 1970."""
@@ -378,15 +393,16 @@ class DeliveryCheck:
         authorizer = self._rules.authorizer
         decides = (
             authorizer.access.decides["read"]
-            or authorizer.capabilities.concerns(packet.topic)
+            or (authorizer.capabilities.in_use and authorizer.capabilities.concerns(packet.topic))
             or (
                 authorizer.interaction.in_use
                 and authorizer.interaction.concerns("read", packet.topic)
             )
         )
         if not decides:
-            looked_into = authorizer.contents.in_use and any(it.content is not None for it in named)
-            if not looked_into and not self._rules.consent.concern(packet.topic):
+            consent = self._rules.consent
+            concerned = consent.opt_outs.by_purpose and consent.concern(packet.topic)
+            if not concerned and not any(map(_CONTENT, named)):
                 return _UNSEEN
             return self._make_message(packet, stamp), {}, NO_SITUATIONS
         now = self._clock.now()
@@ -467,7 +483,7 @@ class DeliveryCheck:
 
 def _number(through: Iterable[Subscription]) -> bytes:
     """Encode the client's own identifiers of the subscriptions that let a message pass."""
-    own = [it.identifier for it in through if it.identifier]
+    own = list(filter(None, map(_IDENTIFIER, through)))
     return encode_subscription_identifiers(own) if own else b""
 
 
@@ -501,29 +517,32 @@ class DecisionCache:
         if denied is not None:
             return denied
         sealed = packet
+        if not self._check.credentials.in_use:
+            return self._decide(session, packet, packet, key, vouched=False)
         opened = self._check.open(session, packet, self.connection)
         if isinstance(opened, DeliveryDecision):
             return opened
         packet = opened
-        decision = self._decide(session, sealed, packet, key)
+        vouched = self._check.is_vouched(sealed)
+        decision = self._decide(session, sealed, packet, key, vouched=vouched)
         if not decision.awaiting_leader:
             self._check.delivered(session, sealed)
         return decision
 
     def _decide(
-        self, session: Session, sealed: Publish, packet: Publish, key: DeliveryKey
+        self, session: Session, sealed: Publish, packet: Publish, key: DeliveryKey, *, vouched: bool
     ) -> DeliveryDecision:
         change = self._changes.get(key)
         if change is not None:
             return self._check.carry_out(session, packet, change)
         decision = self._check.decide(session, packet)
+        self._check.note(session, packet, decision)
         if packet is not sealed and decision.properties is not None:
             # Each is opened by itself: nothing of it passes as it came.
             return decision._replace(sent=packet)
         change = decision.change
         # What is vouched for is so by itself: the next one with these properties may be forged.
-        lasting = decision.lasting and len(key[1]) <= _LONGEST_KEY
-        if lasting and not self._check.is_vouched(sealed):
+        if decision.lasting and len(key[1]) <= _LONGEST_KEY and not vouched:
             if len(self.passing) + len(self._denied) + len(self._changes) >= _CACHED:
                 self.forget()
             if change is not None:

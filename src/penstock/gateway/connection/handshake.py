@@ -277,7 +277,7 @@ class Handshake:
             username, password = broker.username, broker.password()
         request = upstream_connect(
             connect,
-            client.session.client_id,
+            f"{broker.client_prefix}{client.session.client_id}",
             offer,
             will=will,
             username=username,
