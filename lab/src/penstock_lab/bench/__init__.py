@@ -28,4 +28,5 @@ BENCHMARKS = (
     "roles",
     "trust",
     "rights",
+    "console",
 )
