@@ -251,16 +251,18 @@ class Rules:
     # --- roles ---
 
     def open_roles(self, session: Session) -> None:
-        """Begin to activate roles for a session, those that it chose or all."""
+        """Begin to activate roles for a session, those that it chose; take what it showed."""
         self.advertisements.end(session.client_id)
+        self.credentials.present(session.user, session.client_id, session.presented)
         if session.user is not None:
             access = self.authorizer.access
             access.open_session(session.user, session.client_id, session.chosen_roles)
             self._rights.forget(session)
 
     def close_roles(self, session: Session) -> None:
-        """Forget what was active in a session, and what it advertised."""
+        """Forget what was active in a session, what it advertised, and what it has shown."""
         self.advertisements.end(session.client_id)
+        self.credentials.present(None, session.client_id, "")
         if session.user is not None:
             self.authorizer.access.close_session(session.user, session.client_id)
             self._rights.forget(session)
@@ -358,6 +360,7 @@ class Rules:
 
     def _make_authorizer(self) -> Authorizer:
         compiled = self._compiled
+        compiled.capabilities.presented = self.credentials.presented
         return Authorizer(
             self.engine,
             self.declared,
