@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from penstock.components import MosquittoServer
+from penstock.components import MosquittoServer, find, processes
 from penstock.mqtt.codes import FAILURE
 from tests.support.gateway.harness import GatewayThread, run_gateway
 from tests.support.trust.commands import key_of
@@ -49,16 +49,17 @@ class City:
         )  # fmt: skip
         self.pito.run("apply", "-f", made)
 
-    def open(self, name: str) -> Domain:
-        return open_domain(self.stack, self.folder / name, self.broker.port, trust=self.trust)
+    def open(self, name: str, port: int | None = None) -> Domain:
+        port = port or self.broker.port
+        return open_domain(self.stack, self.folder / name, port, trust=self.trust)
 
-    def let_in(self, name: str, *grants: str) -> Domain:
+    def let_in(self, name: str, *grants: str, port: int | None = None) -> Domain:
         """Give a new domain one capability as a file; all else comes by itself."""
         folder = self.folder / name
         key, file = key_of(folder), str(self.folder / f"{name}.yaml")
         words = ("--to", f"key:{key}", "--name", "rights", "-o", file)
         self.pito.run("cert", "issue", CONNECT, *grants, *words)
-        domain = self.open(name)
+        domain = self.open(name, port)
         domain.run("apply", "-f", file)
         wait_until(lambda: domain.run("get", "event-type"))
         stream = folder / "stream.yaml"
@@ -90,6 +91,27 @@ class City:
 def city(mosquitto: MosquittoServer, tmp_path: Path) -> Iterator[City]:
     with ExitStack() as stack:
         yield City(mosquitto, tmp_path, stack)
+
+
+@contextmanager
+def bridge(folder: Path, broker: MosquittoServer) -> Iterator[int]:
+    """Run a second broker with a bridge to the first, in MQTT 5; yield its port."""
+    folder.mkdir()
+    port = processes.free_port()
+    configuration = folder / "mosquitto.conf"
+    configuration.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\nuser root\n"
+        f"persistence true\npersistence_location {folder}/\n"
+        f"connection city\naddress 127.0.0.1:{broker.port}\nbridge_protocol_version mqttv50\n"
+        "notifications false\nrestart_timeout 1\ntopic # both 1\n"
+    )
+    command = [str(find("mosquitto").path), "-c", str(configuration)]
+    log = folder / "mosquitto.log"
+    process = processes.start(command, log=log, ready=lambda: processes.accepts(port))
+    try:
+        yield port
+    finally:
+        processes.stop(process)
 
 
 def speeds(client: Any, count: int) -> list[float]:
@@ -182,3 +204,41 @@ def test_where_one_manager_ends_another_goes_on(city: City) -> None:
         city.wait_for_start(late)
         assert camera.publish(TOPIC, json.dumps(SIGHTING).encode(), qos=1).reason < FAILURE
         assert [json.loads(text) for _, text in reader.texts(1)] == [SIGHTING]
+
+
+def test_domains_at_two_brokers_with_a_bridge(city: City) -> None:
+    port = city.stack.enter_context(bridge(city.folder / "bridge", city.broker))
+    met = city.let_in("met", ALL)
+    other = city.let_in("other", "type: sighting; action: subscribe; attributes: numberplate",
+                        port=port)  # fmt: skip
+    wait_until(lambda: len(city.generations(met)) == 4)
+    wait_until(lambda: len(city.generations(other)) == 1)
+    wait_until(lambda: all(city.generations(met)[it] >= n
+                           for it, n in city.generations(other).items()))  # fmt: skip
+    city.wait_for_start(other)
+    plate = {"numberplate": SIGHTING["numberplate"]}
+    with ExitStack() as stack:
+        tap = connect(stack, port, "tap")
+        reader = connect(stack, other.gateway.port, "reader")
+        for it in (tap, reader):
+            it.subscribe("cameras/#", qos=1)
+        camera = connect(stack, met.gateway.port, "camera")
+        for retain in (True, False):
+            payload = json.dumps(SIGHTING).encode()
+            assert camera.publish(TOPIC, payload, qos=1, retain=retain).reason < FAILURE
+        assert [json.loads(text) for _, text in reader.texts(2)] == [plate] * 2
+        crossed = b"".join(payload for _, payload in tap.texts(2))
+        assert len(crossed) > 200
+        for value in ("AB12", "Oxford Street 100", "31.5", "numberplate", "location"):
+            assert value.encode() not in crossed
+        late = connect(stack, other.gateway.port, "late")
+        late.subscribe("cameras/#", qos=1)
+        assert [json.loads(text) for _, text in late.texts(1)] == [plate]
+        # Expelled over the bridge as at one broker.
+        held = city.generations(met)
+        city.pito.run("keys", "expel", other.key, "-o", str(city.folder / "unused"))
+        wait_until(lambda: all(city.generations(met)[it] > n for it, n in held.items()
+                               if it in city.generations(other)))  # fmt: skip
+        camera.publish(TOPIC, json.dumps(SIGHTING).encode(), qos=1)
+        tap.texts(1)
+        assert not reader.texts(quiet=0.5)

@@ -22,6 +22,10 @@ DEMOS = {
         "homecare",
         "what a doctor prescribes: who gets it, and as what; where patients are, and how exactly",
     ),
+    "police": (
+        "police",
+        "three organisations at one broker that none trusts: each reads what it may",
+    ),
     "media": ("media", "an opt-out by category, and an account deleted across four services"),
     "hospital": ("hospital", "one stream of patients, four audiences, each with its view"),
 }
