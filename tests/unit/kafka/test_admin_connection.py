@@ -1,4 +1,4 @@
-"""What answers at an address and is no Kafka broker is told so, at once."""
+"""What answers at an address and is not a Kafka broker is told so, at once."""
 
 from __future__ import annotations
 

@@ -187,8 +187,8 @@ def test_what_is_made_of_a_stream_can_be_kept_by_the_stream(adds: dict[str, Any]
     [
         ([], {"adds": {"topic": "channel"}}, "no messages feed the stream"),
         (["a"], {"adds": {"topic": "channel"}, "format": "avro"}, "nothing can be added"),
-        (["a"], {"adds": {"topic": "bed"}}, "'bed' is no field of type string"),
-        (["a"], {"adds": {"topic": "pulse"}}, "'pulse' is no field of type string"),
+        (["a"], {"adds": {"topic": "bed"}}, "'bed' is not a field of type string"),
+        (["a"], {"adds": {"topic": "pulse"}}, "'pulse' is not a field of type string"),
         (["+ward"], {"adds": {"topic": "ward"}}, "'ward' is filled twice"),
         (["a"], {"adds": {"topic": "who", "publisher": "who"}}, "'who' is filled twice"),
         (["a"], {"adds": {"publisher": "open"}}, "'open' names a person"),
