@@ -15,7 +15,22 @@ from pydantic import Field
 from penstock.config.listeners import ConsoleListenerSettings, Origin
 from penstock.config.rights import HttpLimitSettings, Url
 from penstock.config.secrets import Secret
-from penstock.config.settings import Conflict, Duration, Port, Settings, Size, setting
+from penstock.config.settings import (
+    Conflict,
+    Duration,
+    Port,
+    Settings,
+    Size,
+    TypeLabel,
+    setting,
+)
+
+FrameOrigin = Annotated[
+    str,
+    # It becomes a part of a header: nothing that ends a source or a directive.
+    Field(pattern=r"^https?://(\[[0-9a-f:]+\]|[a-z0-9.-]{1,255})(:[0-9]{1,5})?$"),
+    TypeLabel("an origin", "https://HOST or https://HOST:PORT in small letters"),
+]
 
 
 class OpenIdSettings(Settings):
@@ -83,6 +98,12 @@ class ConsoleSettings(Settings):
         None,
         "Where browsers reach it, where that is not the listener: behind a proxy.",
         examples=("https://penstock.example.org",),
+    )
+    framed_by: Annotated[tuple[FrameOrigin, ...], Field(max_length=50)] = setting(
+        (),
+        "Front ends whose pages may show the page with one person's choices in a frame: origins. "
+        "No other page of the console can be framed.",
+        examples=('["https://shop.example.org"]',),
     )
     idle: Annotated[Duration, Field(ge=60, le=86_400)] = setting(
         "30m", "How long somebody stays signed in without doing anything."

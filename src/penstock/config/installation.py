@@ -305,6 +305,12 @@ class TrustSettings(Settings):
     skew: Annotated[Duration, Field(ge=1, le=300)] = setting(
         "60s", "How far the clocks of two domains may be apart; what is older or newer is refused."
     )
+    verify_rate: Annotated[float, Field(ge=0, le=1)] = setting(
+        1.0,
+        "How many signatures of messages on signed streams are verified: 1 all, 0.1 one of ten, 0 "
+        "none. The first one of a gateway and capability always is; where one was wrong, all of "
+        "its next ones are.",
+    )
     refresh: Annotated[Duration, Field(ge=1, le=3600)] = setting(
         "30s",
         "How often a gateway announces itself to the others; who was silent for three times as "

@@ -303,6 +303,7 @@ class Application:
             HTTPStatus(status).phrase,
             status,
             visit=visit,
+            embedded=path == "/choices",
             message=message,
             fix=fix,
             problems=problems,

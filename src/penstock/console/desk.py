@@ -9,6 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import hmac
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,7 +20,6 @@ from fastapi import Depends, Request
 
 from penstock.clock import utc_now
 from penstock.config import Config
-from penstock.config.secrets import generate_key
 from penstock.console.access import (
     ConsoleRights,
     HiddenError,
@@ -33,18 +33,23 @@ from penstock.definitions import DefinitionSet
 from penstock.definitions.access import list_privileges
 from penstock.definitions.authorizer import RoleContext, authorizer_of
 from penstock.policy.authorizer import Authorizer
+from penstock.rights.broker import PrivacyBroker
+from penstock.rights.inquiries import Inquiries
+from penstock.server.operations import Brokerage
 from penstock.store.access_tokens import ConsoleSession, ConsoleSessions, TokenBook
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pruning import keep_pruned
 from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions, recorder
 from penstock.store.definitions.documents import Snapshot
 from penstock.store.definitions.history import Change, Definitions
 from penstock.store.follower import Follower
 from penstock.store.rights.compliance import ComplianceBook
-from penstock.store.rights.outbox import Outbox
+from penstock.store.rights.registrations import RegistrationBook
+from penstock.store.rights.requests import RequestBook
 from penstock.store.rights.tables import Sealer
 from penstock.trust.keys import open_key
 
@@ -73,12 +78,15 @@ class Desk:
     tokens: TokenBook
     figures: Figures
     tails: Tails
+    registrations: RegistrationBook
     proof_holds: Callable[[str, str], bool] = field(default=_hold_always)
     """Says whether what a session was opened with is still good."""
     rights: RightsCache = field(default_factory=RightsCache)
     _remembered: dict[str, tuple[float, Any]] = field(default_factory=dict)
     notices: dict[str, str] = field(default_factory=dict)
     """What a session is told on its next page."""
+    _brokerage: Brokerage | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     @contextmanager
@@ -106,6 +114,7 @@ class Desk:
                 tokens=TokenBook(database),
                 figures=Figures(config),
                 tails=tails,
+                registrations=RegistrationBook(database),
             )
 
     def current(self) -> tuple[Snapshot, DefinitionSet]:
@@ -163,8 +172,26 @@ class Desk:
 
     def compliance(self) -> ComplianceBook:
         """Return how services honour privacy requests."""
-        sealer = Sealer(self.config.consent.key.read_or_create(generate_key))
-        return ComplianceBook(self.database, Outbox(self.database, sealer, clock=utc_now))
+        return self.privacy().book.compliance
+
+    def privacy(self) -> PrivacyBroker:
+        """Return the broker of privacy requests, under the definitions in force."""
+        return self._open_brokerage().open().broker
+
+    def inquiries(self) -> Inquiries:
+        """Return what publishers and services may look at, under the definitions in force."""
+        return self._open_brokerage().open().inquiries
+
+    def _open_brokerage(self) -> Brokerage:
+        with self._lock:
+            if self._brokerage is None:
+                # Only now: it makes the key of consent where there is none yet.
+                consent = ConsentBook.open(self.database, self.config.consent.key)
+                book = RequestBook(self.database, consent, Sealer(self.config.consent.key.read()))
+                self._brokerage = Brokerage(
+                    self.follower, self.definitions, book, self.log, self.people
+                )
+            return self._brokerage
 
     def remember(self, name: str, seconds: float, ask: Callable[[], Answer]) -> Answer:
         """Return what was asked within the last seconds, else ask; for what many pages show."""

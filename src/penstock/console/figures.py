@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from markupsafe import Markup, escape
@@ -238,8 +239,111 @@ def line_chart(series: Sequence[Series], label: str, *, most: float | None = Non
     ).format(WIDTH, HEIGHT, label, Markup("".join(parts)))  # noqa: S704 - names are escaped
 
 
+def stacked_bar(parts: Mapping[str, float], label: str) -> Markup:
+    """Return a bar of parts; a class for each says what it is, so do the words for who hears it."""
+    total = sum(parts.values())
+    told = ", ".join(f"{value:g} {name}" for name, value in parts.items() if value) or "nothing"
+    drawn, at = [], 0.0
+    for name, value in parts.items():
+        if value > 0 and total:
+            width = 100 * value / total
+            drawn.append(
+                Markup('<rect class="part part-{}" x="{:.2f}" width="{:.2f}" height="8"/>').format(
+                    name.replace(" ", "-"), at, width
+                )
+            )
+            at += width
+    return Markup(
+        '<svg class="bar" viewBox="0 0 100 8" role="img" preserveAspectRatio="none">'
+        '<title>{}: {}</title><rect class="part-none" width="100" height="8"/>{}</svg>'
+    ).format(label, told, Markup("").join(drawn))
+
+
 def _round_up(value: float) -> float:
     if value <= 0:
         return 1.0
     unit = 10.0 ** (len(str(int(value))) - 1) if value >= 1 else 0.01
     return next((unit * it for it in (1, 2, 5, 10) if unit * it >= value), value)
+
+
+class Span(NamedTuple):
+    """A time that something was in one state."""
+
+    begin: datetime
+    end: datetime
+    name: str
+    shade: int
+    """From 1 to 5, as situations of plans have them."""
+    open: bool = False
+    """Whether it goes on."""
+
+
+_WIDE: Final = 960
+_LABEL: Final = 190
+_ROW: Final = 30
+_NAMED: Final = 7.0
+"""How wide a letter is, about."""
+
+
+def span_chart(rows: Sequence[tuple[str, Sequence[Span]]], now: datetime, label: str) -> Markup:
+    """Return bars along the time up to now, a row for each name; nothing where there are none."""
+    begins = [it.begin for _, spans in rows for it in spans]
+    if not begins:
+        return Markup("")
+    start = min(begins)
+    length = max(60.0, (now - start).total_seconds())
+    inner, height = _WIDE - _LABEL - 8, _ROW * len(rows) + 26
+
+    def place(moment: datetime) -> float:
+        return _LABEL + inner * (1 - (now - moment).total_seconds() / length)
+
+    parts: list[Markup] = []
+    for quarter in range(5):
+        x = _LABEL + inner * quarter / 4
+        shown = "now" if quarter == 4 else f"{tell_age(length * (4 - quarter) / 4)} ago"  # noqa: PLR2004 - the end of the axis
+        anchor = ("start", "middle", "middle", "middle", "end")[quarter]
+        parts.append(
+            Markup(
+                '<path class="grid" d="M{0:.1f} 0V{1}"/>'
+                '<text class="axis axis-{2}" x="{0:.1f}" y="{3}">{4}</text>'
+            ).format(x, height - 22, anchor, height - 6, shown)
+        )
+    for number, (name, spans) in enumerate(rows):
+        top = _ROW * number + 4
+        short = name if len(name) <= 26 else f"{name[:25]}…"  # noqa: PLR2004 - the room there is
+        parts.append(
+            Markup('<text class="row-name" x="0" y="{}">{}<title>{}</title></text>').format(
+                top + 15, short, name
+            )
+        )
+        for it in spans:
+            x = max(_LABEL, place(it.begin))
+            width = max(3.0, place(it.end) - x)
+            told = f"{it.name}, {tell_age((it.end - it.begin).total_seconds())}"
+            parts.append(
+                Markup(
+                    '<g class="span{}"><title>{}</title><rect class="shade-{}" x="{:.1f}" y="{}" '
+                    'width="{:.1f}" height="22" rx="5"/>{}</g>'
+                ).format(
+                    " span-open" if it.open else "",
+                    told + (", and goes on" if it.open else ""),
+                    it.shade,
+                    x,
+                    top,
+                    width,
+                    Markup('<text x="{:.1f}" y="{}">{}</text>').format(x + 7, top + 15, it.name)
+                    if width > len(it.name) * _NAMED + 14
+                    else "",
+                )
+            )
+    return Markup(
+        '<svg class="spans" viewBox="0 0 {} {}" role="img"><title>{}</title>{}</svg>'
+    ).format(_WIDE, height, label, Markup("").join(parts))
+
+
+def tell_age(seconds: float) -> str:
+    """Return a length of time in its largest unit."""
+    for unit, worth in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= worth:
+            return f"{seconds / worth:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{max(0.0, seconds):.0f} s"

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote as encode
 from urllib.parse import urlsplit
@@ -43,8 +43,12 @@ ERROR: Final = "console_error"
 ADDRESS: Final = "address"
 _STRANGERS_BODY: Final = 16 * 1024
 _PUBLIC: Final = ("/static/", "/openid/")
-_PUBLIC_PAGES: Final = frozenset({"/sign-in", "/first", "/openapi.json"})
-_HEADERS: Final[Mapping[str, str]] = {
+_PUBLIC_PAGES: Final = frozenset(
+    {"/sign-in", "/first", "/openapi.json", "/choices", "/choices.json"}
+)
+_FRAMED: Final = "/choices"
+"""The one page that others may frame, where the settings name them; it knows no session."""
+_HEADERS: Final[dict[str, str]] = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
@@ -80,6 +84,7 @@ class Gate:
         self._named = urlsplit(config.console.url or "").netloc
         self._encrypted = config.console.listener.encrypted
         self.cookie = cookie_name(config)
+        self._framing = _allow_frames(config.console.framed_by)
         self._callers = CallerAuthenticator(self._find_user, None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,12 +109,14 @@ class Gate:
     def _guard(self, scope: Scope, send: Send) -> Send:
         kept = scope["path"].startswith("/static/")
         ends = ERROR in scope["state"]
+        framing = self._framing if scope["path"] == _FRAMED else {}
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
+                for name, value in (_HEADERS | framing).items():
+                    if value:
+                        headers.setdefault(name, value)
                 if self._secure:
                     headers.setdefault("Strict-Transport-Security", "max-age=31536000")
                 if not kept:
@@ -193,6 +200,20 @@ class Gate:
             raise DeniedError(
                 "this change comes from another page", fix="make it on a page of the console"
             )
+
+
+def _allow_frames(origins: Sequence[str]) -> dict[str, str]:
+    """Return the headers of a page that pages of these origins may frame; none: nobody may."""
+    if not origins:
+        return {}
+    ancestors = f"frame-ancestors {' '.join(origins)}"
+    policy = _HEADERS["Content-Security-Policy"].replace("frame-ancestors 'none'", ancestors)
+    # The older header knows no list; browsers of today heed the policy.
+    return {
+        "Content-Security-Policy": policy,
+        "X-Frame-Options": "",
+        "Cross-Origin-Resource-Policy": "cross-origin",
+    }
 
 
 def cookie_name(config: Config) -> str:

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 
 from penstock.config import Config
 from penstock.console.application import Application, Streams
+from penstock.console.choices import Choices
 from penstock.console.credentials import Credentials
 from penstock.console.desk import Desk
 from penstock.console.gate import Gate
@@ -70,6 +71,7 @@ async def run(config: Config) -> AsyncIterator[RunningConsole]:
         streams = Streams(settings.limits.streams, settings.limits.streams_per_user)
         application = Application(desk, ROOMS, renderer, streams)
         SignIn(config, desk, credentials, renderer, openid).add_routes(application.app)
+        Choices(desk, renderer).add_routes(application.app)
         server = HttpServer(Gate(application, config, desk, credentials), settings.limits)
         stack.push_async_callback(server.close)
         stack.callback(streams.closing.set)

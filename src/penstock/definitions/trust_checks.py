@@ -139,6 +139,7 @@ def _hold(
         found.valid_from,
         found.holds_until(revocations),
         found.revoked(revocations),
+        found.text,
     )
 
 

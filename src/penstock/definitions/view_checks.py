@@ -41,6 +41,7 @@ from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Document, Key
 from penstock.model.kinds.roles import Permission
+from penstock.model.kinds.views import REAL_TIME
 
 Finding = tuple[Key, Problem]
 Kind = TypeVar("Kind", bound=Definition)
@@ -73,6 +74,7 @@ def check_views(views: Iterable[kinds.View], definitions: Definitions) -> Iterat
                 problems.append(Problem("encoding", message, fix))
             plan = find_plan(view, stream, hierarchies, problems)
             if plan is not None:
+                problems += _check_trigger(view, stream, plan)
                 problems += check_grouping_risks(
                     view, stream, plan, definitions, partial(_plan_of, definitions, hierarchies)
                 )
@@ -81,6 +83,40 @@ def check_views(views: Iterable[kinds.View], definitions: Definitions) -> Iterat
             problems = [_place_behind(it, len(named.anonymizers)) for it in problems]
             problems += _check_transformation(own, named)
         yield from ((view.key, problem) for problem in problems)
+
+
+def _check_trigger(view: kinds.View, stream: kinds.Stream, plan: ViewPlan) -> Iterator[Problem]:
+    """Yield what keeps a view from running in real time, where it is to."""
+    if view.trigger != REAL_TIME:
+        return
+    stored = [it for it in plan.before if isinstance(it, Tokenization) and it.method != "pseudonym"]
+    for wrong, message, fix in (
+        (
+            stream.source is None or stream.source.kafka is None,
+            f"the stream {quote(stream.name)} is not read from Kafka",
+            "set source: kafka of the stream",
+        ),
+        (
+            view.format != "topic",
+            f"records in {view.format} are published in batches",
+            "set format: topic",
+        ),
+        (view.encoding != "json", "Avro is written in batches", "leave encoding out"),
+        (stream.format == "avro", "Avro is read in batches", "feed the stream as JSON"),
+        (
+            stream.erasure == "shred" or stream.sealed is not None,
+            "sealed records are opened in batches",
+            "leave trigger out",
+        ),
+        (
+            bool(plan.stateful),
+            "records of windows and groups wait for others",
+            "leave such anonymizers to another view",
+        ),
+        (bool(stored), "tokens of a vault or a cipher are made in batches", "method: pseudonym"),
+    ):
+        if wrong:
+            yield Problem("trigger", f"{message}, and real time takes each as it comes", fix)
 
 
 def _complete_views(definitions: Definitions) -> Definitions:

@@ -29,6 +29,8 @@ DENIALS = (
     "content",
     "interaction",
     "sealed",
+    "signed",
+    "replayed",
     "unknown_subscription",
     "stale",
     "right",

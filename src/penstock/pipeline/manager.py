@@ -1,6 +1,6 @@
 """Brings views to where they are wanted, keeps them there, and runs under watch.
 
-    manager (its lock, its queries) ◀── observer ──▶ /metrics, /healthz, /readyz
+    manager (its lock, its queries) ──▶ /healthz, /readyz; who watches ──▶ /metrics
 
 Rules that hold here:
 - The manager looks at definitions and wishes again and again and mends the difference: a
@@ -24,10 +24,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
+from typing_extensions import override
 
 from penstock.config import Config
 from penstock.config.brokers import KafkaSettings
@@ -40,8 +41,8 @@ from penstock.masks.supplies import KEY_VAULT, Vault, fingerprint
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.control import PAUSED, RUNNING, STOPPED, Condition, Control
-from penstock.pipeline.metrics import Observer, TimedView
 from penstock.pipeline.records.opt_outs import Consent, nobody_opted_out
+from penstock.pipeline.sinks.commits import Commit
 from penstock.pipeline.sinks.formats import Sinks
 from penstock.pipeline.sources.source import open_source
 from penstock.pipeline.views.failures import is_passing
@@ -54,6 +55,7 @@ from penstock.pipeline.views.stream_runner import (
 from penstock.pipeline.views.view_runner import ViewRunner
 from penstock.telemetry import Endpoint, Health, get_logger
 from penstock.telemetry.health import Figures
+from penstock.telemetry.metrics import histogram
 
 LOOK_SECONDS: Final = 0.5
 REPORT_SECONDS: Final = 1.0
@@ -62,6 +64,33 @@ RATE_SECONDS: Final = 10.0
 TRIES: Final = 6
 
 _log = get_logger("pipeline")
+
+
+BATCH = histogram(
+    "penstock_view_batch_seconds",
+    "Time that a view took for a batch, without what it shares with other views.",
+    buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+).plain
+
+
+class TimedView(ViewRunner):
+    """A view whose batches are timed."""
+
+    @override
+    def process(self, *args: Any, **options: Any) -> Commit:
+        return self._time(super().process, *args, **options)
+
+    @override
+    def publish(self, *args: Any, **options: Any) -> Commit:
+        return self._time(super().publish, *args, **options)
+
+    def _time(self, action: Callable[..., Commit], *args: Any, **options: Any) -> Commit:
+        began = time.perf_counter()
+        made = action(*args, **options)
+        seconds = time.perf_counter() - began
+        BATCH.observe(seconds)
+        _log.debug("batch", view=self.name, duration_ms=round(seconds * 1000))
+        return made
 
 
 class Manager:
@@ -375,23 +404,18 @@ def run_until_told(
     manager: Manager,
     definitions: Callable[[], DefinitionSet],
     told: threading.Event,
-    confirmed: Callable[[], Figures] | None = None,
+    confirmed: Callable[[], Figures] | None,
+    watching: AbstractContextManager[object],
 ) -> None:
-    """Run views, and answer how they are, until told to end.
+    """Run views, `watching` them, and answer how they are, until told to end.
 
     `confirmed` tells the newest epoch that the store has confirmed, and its age.
     """
-    observer = Observer(manager.control, EventLog(config.pipeline.event_log), definitions)
-    ended = threading.Event()
-    watching = threading.Thread(target=observer.run, args=(ended,), name="observer", daemon=True)
-    with _endpoint(config, make_health(spark, manager, definitions, confirmed)):
-        watching.start()
+    with _endpoint(config, make_health(spark, manager, definitions, confirmed)), watching:
         _log.info("the pipeline runs")
         try:
             manager.run(told)
         finally:
-            ended.set()
-            watching.join()
             _log.info("the pipeline has ended")
 
 

@@ -71,6 +71,8 @@ class HeldCapability(NamedTuple):
     valid_until: float
     refused: str | None = None
     """Why it holds at no time, such as that a link was revoked."""
+    token: str = ""
+    """What shows it to other domains."""
 
     def object_to(self, now: float) -> str | None:
         """Say why it does not hold at a time."""

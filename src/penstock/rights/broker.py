@@ -18,15 +18,18 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
 
+from penstock.clock import utc_now
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import find_right, find_subjects
 from penstock.errors import DeniedError, UnavailableError, UsageError, quote
@@ -38,7 +41,12 @@ from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.consent import Choice
 from penstock.store.opt_outs import SUBJECT_LIMIT
 from penstock.store.rights.requests import Accepted, NewRequest, RequestBook
-from penstock.store.rights.tables import KEY_LENGTH, ProgressEvent, ProgressStatus
+from penstock.store.rights.tables import (
+    KEY_LENGTH,
+    ProgressEvent,
+    ProgressStatus,
+    SealBrokenError,
+)
 
 TOGETHER: Final = 500
 """The most requests of one commit."""
@@ -176,6 +184,21 @@ class Submission(NamedTuple):
     categories: tuple[str, ...] = ()
 
 
+LINK_SECONDS: Final = 900
+LONGEST_LINK: Final = 86_400
+_LINK: Final = "choice link"
+
+
+class ChoiceLink(NamedTuple):
+    """Lets one person see and change their choices at one publisher, until its end."""
+
+    user: str
+    """Who made it, for the publisher."""
+    publisher: str
+    subject: str
+    end: datetime
+
+
 class PrivacyBroker:
     """Takes requests and answers under the definitions of one epoch."""
 
@@ -236,6 +259,43 @@ class PrivacyBroker:
                 )
         self.book.profiles.set_contact(publisher, subject, contact)
         self._log.append([self._entry("contact", user, subject, count=len(contact))])
+
+    def make_link(
+        self, user: str, publisher: str, subject: str, seconds: int
+    ) -> tuple[str, datetime]:
+        """Return what lets one person see and change their choices for a while, and until when.
+
+        It is sealed: it shows to nobody whom it is about, and cannot be made or changed by others.
+        """
+        self.require_publisher(user, publisher)
+        self._check_subject(subject)
+        if not 1 <= seconds <= LONGEST_LINK:
+            raise UsageError(
+                f"a link is good for 1 to {LONGEST_LINK} seconds", fix="make it shorter-lived"
+            )
+        end = utc_now().replace(microsecond=0) + timedelta(seconds=seconds)
+        said = json.dumps([user, publisher, subject, int(end.timestamp())])
+        sealed = self.book.sealer.seal(said, _LINK)
+        self._log.append([self._entry("linked", user, subject)])
+        return base64.urlsafe_b64encode(sealed).decode().rstrip("="), end
+
+    def open_link(self, link: str) -> ChoiceLink:
+        """Return for whom a link is; refuse one that was not made here, or is too old.
+
+        Who made it must still act for the publisher: what is done by it is done in their name.
+        """
+        refused = DeniedError("this link is no good, or too old", fix="go back and open it anew")
+        try:
+            sealed = base64.b64decode(f"{link}{'=' * (-len(link) % 4)}", b"-_", validate=True)
+            user, publisher, subject, end = json.loads(self.book.sealer.open(sealed, _LINK))
+        except (ValueError, SealBrokenError):
+            raise refused from None
+        found = self.definitions.get(ControlPublisher, publisher)
+        if end <= utc_now().timestamp() or found is None:
+            raise refused
+        if not self.is_among(user, found.subjects):
+            raise refused
+        return ChoiceLink(user, publisher, subject, datetime.fromtimestamp(end, UTC))
 
     def acknowledge(self, user: str, request: str, subscriber: str) -> ProgressStatus:
         """Note that a service knows of a request."""

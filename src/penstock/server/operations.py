@@ -45,7 +45,7 @@ from penstock.telemetry import counter, histogram
 
 OPERATIONS: Final = (
     "submit", "batch", "signal", "status", "list", "acknowledge", "complete", "states",
-    "publisher", "find", "contact", "receipt", "definition", "define", "undefine",
+    "publisher", "find", "contact", "link", "receipt", "definition", "define", "undefine",
     "event_types",
 )  # fmt: skip
 CALLS: Final = counter(
@@ -172,9 +172,14 @@ class PrivacyOperations:
         threads: int,
         *,
         defined_users: bool = False,
+        console: str = "",
     ) -> None:
-        """With `defined_users`, who has no `user` definition is nobody, as at the gateway."""
+        """With `defined_users`, who has no `user` definition is nobody, as at the gateway.
+
+        `console` is where browsers reach the console.
+        """
         self._defined_users = defined_users
+        self._console = console
         self._brokerage = brokerage
         self._tokens = tokens
         self._limits = limits
@@ -261,6 +266,15 @@ class PrivacyOperations:
             user,
             lambda desk: desk.broker.set_contact(user, publisher, subject, contact),
         )
+
+    async def link(
+        self, user: str, publisher: str, subject: str, seconds: int
+    ) -> tuple[str, datetime]:
+        """Return where one person sees and changes their choices for a while, and until when."""
+        link, end = await self._run(
+            "link", user, lambda desk: desk.broker.make_link(user, publisher, subject, seconds)
+        )
+        return f"{self._console}/choices?link={link}", end
 
     async def receipt(self, user: str, request: str, subject: str) -> dict[str, Any]:
         """Return the signed receipt of a choice, for the person to keep."""

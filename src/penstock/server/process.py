@@ -89,6 +89,7 @@ async def run(config: Config) -> AsyncIterator[RunningServer]:
             ),
             settings.threads,
             defined_users=config.gateway.authentication.defined_users,
+            console=config.console.address,
         )
         stack.callback(operations.close)
         authenticator = CallerAuthenticator(operations.find_user, make_passwords(config))

@@ -66,6 +66,7 @@ def make_app(
         ),
     )
     _add_publisher_routes(app, operations)
+    _add_profile_routes(app, operations)
     _add_service_routes(app, operations)
     _add_definition_routes(app, operations)
     opendsr.add_routes(app, operations)
@@ -156,6 +157,8 @@ def _add_publisher_routes(app: FastAPI, operations: PrivacyOperations) -> None:
         found = await operations.receipt(user, request, given.subject)
         return shapes.ReceiptShape.model_validate(found)
 
+
+def _add_profile_routes(app: FastAPI, operations: PrivacyOperations) -> None:
     @app.get("/v1/publishers/{publisher}")
     async def show_publisher(
         publisher: Annotated[shapes.Name, Path()], user: User
@@ -172,6 +175,17 @@ def _add_publisher_routes(app: FastAPI, operations: PrivacyOperations) -> None:
         addresses = given.addresses()
         await operations.set_contact(user, publisher, given.subject, addresses)
         return shapes.ContactShape(addresses=len(addresses))
+
+    @app.post("/v1/publishers/{publisher}/link")
+    async def make_link(
+        publisher: Annotated[shapes.Name, Path()], given: shapes.LinkQuery, user: User
+    ) -> shapes.LinkShape:
+        """Give a link to a page of the console with one person's choices, to be embedded.
+
+        Whoever has the link can see and change them until it ends: show it to that person alone.
+        """
+        url, end = await operations.link(user, publisher, given.subject, given.seconds)
+        return shapes.LinkShape(url=url, expires=end)
 
     @app.post("/v1/publishers/{publisher}/states")
     async def show_offered_states(

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from penstock.model.kinds import Control, ControlPublisher
 from penstock.model.kinds.controls import EMAIL_LIMIT, EMAIL_PATTERN, MOBILE_PATTERN
-from penstock.rights.broker import Submission
+from penstock.rights.broker import LINK_SECONDS, LONGEST_LINK, Submission
 from penstock.rights.inquiries import MOST_LISTED, RequestReport, ServiceProgress, StateReport
 from penstock.server.operations import DefinitionChange, Submitted
 from penstock.store.rights.tables import ProgressStatus, RequestStatus
@@ -152,6 +152,20 @@ class ContactQuery(Shape):
         """Return the addresses that are given."""
         given = {"email": self.email, "mobile": self.mobile}
         return {name: it for name, it in given.items() if it is not None}
+
+
+class LinkQuery(Shape):
+    """Whom a link to a person's own choices is for, and for how long."""
+
+    subject: Person
+    seconds: Annotated[int, Field(ge=1, le=LONGEST_LINK)] = LINK_SECONDS
+
+
+class LinkShape(Shape):
+    """A link to a person's own choices, for an `iframe` of a front end."""
+
+    url: str
+    expires: datetime
 
 
 class PublisherContactQuery(ContactQuery):

@@ -150,7 +150,7 @@ _AREA: Final = "client_requests"
 _LOOK_SECONDS: Final = 0.05
 _BODY_LIMIT: Final = 4 << 20
 
-Verb = Literal["list", "show", "kick"]
+Verb = Literal["list", "held", "show", "kick"]
 
 requests_table = Table(
     "client_requests",

@@ -20,8 +20,8 @@ from penstock.eventlog import EventLog, Topic
 from penstock.eventlog.connection import producer_settings
 from penstock.eventlog.files import MarkedTopic
 from penstock.eventlog.kafka import KafkaLog
+from penstock.feeding.ingest import ChunkWriter, Connector
 from penstock.model.kinds import Stream
-from penstock.pipeline.ingest import ChunkWriter, Connector
 from tests.support.commands import run_command
 from tests.support.kafka.clusters import settings_of
 from tests.support.scale import scaled

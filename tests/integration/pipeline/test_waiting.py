@@ -151,3 +151,29 @@ def test_a_source_out_of_reach_keeps_nobody_waiting(spark: SparkSession, tmp_pat
         _wait(has_left)
         assert runner.failures == {}
         house.manager.close()
+
+
+def test_what_a_stopped_view_holds_back_leaves_with_its_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.pipeline.views.stateful_query import StatefulQuery  # noqa: PLC0415 - loads Spark
+
+    def drain(_: object) -> None:
+        raise AssertionError("a query of its own")
+
+    monkeypatch.setattr(StatefulQuery, "drain", drain)
+    house = House(spark, tmp_path)
+    for view in VIEWS.keys() - {"patient"}:
+        house.manager.control.change(view, "pause")
+    house.append(20, 21, 22, 23)
+    control = house.manager.control
+    with house.running():
+        _wait(lambda: (last := control.view("patient").last()) is not None and last.held == 4)
+        control.change("patient", "stop")
+        _wait(lambda: house.groups("patient").total() == 4)
+        # It goes on behind them.
+        house.append(20, 21, 22)
+        control.change("patient", "start")
+        _wait(lambda: (last := control.view("patient").last()) is not None and last.held == 3)
+        control.change("patient", "stop")
+        _wait(lambda: house.groups("patient").total() == 7)

@@ -9,7 +9,8 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -17,10 +18,15 @@ from urllib.parse import urlencode
 from penstock.components import processes
 from penstock.config import Config, load
 from penstock.definitions import read_text
+from penstock.rights.broker import PrivacyBroker
 from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
+from penstock.store.rights.requests import RequestBook
+from penstock.store.rights.tables import Sealer
 from tests.support.gateway.passwords import write_passwords
 from tests.support.store.installation import PENSTOCK, until
 
@@ -113,6 +119,24 @@ class ConsoleInstallation:
             log.close()
             return made.epoch
 
+    @contextmanager
+    def broker(self) -> Iterator[PrivacyBroker]:
+        """Open the broker of privacy requests, as the server does for a call."""
+        with Database.open(self.config.store.connection_url()) as database:
+            log = AuditLog.open(database, self.config.audit.signing_key)
+            people = Pseudonyms.open(self.config.audit.pseudonym_key)
+            consent = ConsentBook.open(database, self.config.consent.key)
+            book = RequestBook(database, consent, Sealer(self.config.consent.key.read()))
+            checked = CheckedDefinitions(Definitions(database), signer=log.signer)
+            snapshot, known = checked.current()
+            yield PrivacyBroker(book, log, people, known, snapshot.epoch)
+            log.close()
+
+    @staticmethod
+    def wait_for(holds: Callable[[], bool]) -> None:
+        """Wait until something holds: consoles follow what others change."""
+        until(holds, "the console to follow")
+
     def snapshot(self) -> dict[str, Any]:
         """Return the definitions of now, by `kind/name`."""
         with Database.open(self.config.store.connection_url()) as database:
@@ -165,6 +189,7 @@ class ConsoleInstallation:
         *,
         session: str = "",
         form: Mapping[str, str] | None = None,
+        body: str | None = None,
         headers: Mapping[str, str] | None = None,
         method: str = "",
     ) -> Answer:
@@ -172,15 +197,15 @@ class ConsoleInstallation:
         sent = {"Host": f"127.0.0.1:{self.port}"}
         if session:
             sent["Cookie"] = f"{COOKIE}={session}"
-        body = None
         if form is not None:
             body = urlencode(form)
+        if body is not None:
             sent |= {"Origin": self.url, "Content-Type": "application/x-www-form-urlencoded"}
         sent |= headers or {}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(
-                method or ("GET" if form is None else "POST"),
+                method or ("GET" if body is None else "POST"),
                 path,
                 body,
                 {name: value for name, value in sent.items() if value},
@@ -204,6 +229,11 @@ class ConsoleInstallation:
     def act(self, path: str, session: str, **form: str) -> Answer:
         """Send a form with the token that pages of the session carry."""
         return self.ask(path, session=session, form={**form, "csrf": self.csrf(session)})
+
+    def act_all(self, path: str, session: str, form: Sequence[tuple[str, str]]) -> Answer:
+        """Send a form that has a field more than once."""
+        body = urlencode([*form, ("csrf", self.csrf(session))])
+        return self.ask(path, session=session, body=body)
 
     def csrf(self, session: str) -> str:
         found = re.search(r'name="csrf" value="([0-9a-f]{64})"', self.page("/account", session))

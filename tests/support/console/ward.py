@@ -6,11 +6,13 @@ Whoever may write `ward/PATIENT/alarm` moves the plan on by its payload: `{"grad
 
 from __future__ import annotations
 
-from typing import Final
+import json
+import subprocess
+from typing import Any, Final
 
-from tests.support.console.installation import DEFINITIONS
+from tests.support.console.installation import DEFINITIONS, PASSWORDS, ConsoleInstallation
 
-PEOPLE: Final = ("officer", "auditor", "nurse", "pump", "nobody", "frey")
+USERS: Final = {**PASSWORDS, "frey": "pw-frey", "nina": "pw-nina", "omar": "pw-omar"}
 WARD: Final = (
     DEFINITIONS
     + """
@@ -165,3 +167,15 @@ monitor: ["$console/emergencies"]
 break_glass: [oxygen]
 """
 )
+
+
+def publish(ward: ConsoleInstallation, topic: str, **payload: Any) -> None:
+    """Publish as the pump does."""
+    subprocess.run(
+        [
+            "mosquitto_pub", "-h", "127.0.0.1", "-p", str(ward.mqtt_port), "-q", "1",
+            "-i", "pump", "-u", "pump", "-P", USERS["pump"], "-t", topic, "-m", json.dumps(payload),
+        ],
+        check=True,
+        timeout=60,
+    )  # fmt: skip

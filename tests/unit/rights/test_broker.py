@@ -186,8 +186,8 @@ def test_a_service_answers_its_own_requests_alone(broker: PrivacyBroker) -> None
         ("uri: ftp://crm.example/", "is not an address"),
         ("uri: https://me:secret@crm.example/", "password must not stand"),
         ("uri: kafka:privacy.crm", "is not an address"),
-        ("contact_email: 'a@b.example, c@d.example'", "no e-mail address"),
-        ("contact_mobile: '4711'", "no telephone number"),
+        ("contact_email: 'a@b.example, c@d.example'", "not an e-mail address"),
+        ("contact_mobile: '4711'", "not a telephone number"),
     ],
 )
 def test_a_subscriber_that_cannot_be_is_refused(change: str, words: str) -> None:

@@ -15,9 +15,9 @@ from penstock.config import defaults
 from penstock.config.installation import PipelineSettings
 from penstock.definitions import DefinitionSet, read_text
 from penstock.eventlog import EventLog
+from penstock.feeding.ingest import feed
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.control import Control
-from penstock.pipeline.ingest import feed
 from penstock.pipeline.sinks.published import read_published
 from penstock_lab.demo.story import INDENT, Story
 from penstock_lab.generate.hospital import SCHEMA, generate

@@ -4,10 +4,7 @@
 
 Rules that hold here:
 - Nothing is set here: the gateway that detects does it, in order with all that happens.
-- Who asks and who approves prove who they are, and have the right to. Where two persons are
-  needed they differ, and the right of who asked is looked up again when it is approved. Who
-  fails to is in the audit log.
-- To take back a request of one's own needs no right.
+- Who asks and who approves prove who they are. What they may is `store.detection.break_glass`.
 - Somebody is held for as long as is asked for, and approved, in one request.
 """
 
@@ -15,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +20,12 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.access.situation_session import Desk, confirm_subject, open_desk
+from penstock.cli.access.situation_session import Desk, open_desk
 from penstock.cli.output import Function, json_option, show, table
 from penstock.errors import PenstockError, UsageError, quote
 
 if TYPE_CHECKING:
+    from penstock.store.detection.break_glass import Wish
     from penstock.store.detection.tables import Request
 
 WAIT_SECONDS = 10.0
@@ -39,18 +36,6 @@ class NotDoneError(PenstockError):
     """A request was recorded and could not be carried out."""
 
     exit_code = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    """What somebody asks for; `sure` that the name is right."""
-
-    scenario: str
-    subject: str
-    situation: str | None
-    reason: str
-    hold: int = 0
-    sure: bool = False
 
 
 def _read_hold(text: str | None) -> int:
@@ -134,7 +119,9 @@ def start(
     Events move SUBJECT on from there as usual, unless the situation is held. The plan's actions
     are not carried out.
     """
-    wish = _Wish(scenario, subject, situation, reason, _read_hold(hold), sure=yes)
+    from penstock.store.detection.break_glass import Wish
+
+    wish = Wish(scenario, subject, situation, reason, _read_hold(hold), sure=yes)
     return _ask(wish, (user, password_file), wait, as_json=as_json)
 
 
@@ -156,7 +143,9 @@ def end(
     as_json: bool,
 ) -> int:
     """End the situation of SUBJECT in SCENARIO by hand, held or not."""
-    wish = _Wish(scenario, subject, None, reason)
+    from penstock.store.detection.break_glass import Wish
+
+    wish = Wish(scenario, subject, None, reason)
     return _ask(wish, (user, password_file), wait, as_json=as_json)
 
 
@@ -171,10 +160,7 @@ def approve(
     """Approve somebody else's request."""
     with open_desk() as desk:
         actor = desk.authenticate(user, password_file)
-        held = desk.situations.find(request)
-        for person in (actor, held.actor):
-            desk.check_right(person, held.scenario, held.subject, held.situation)
-        asked = desk.situations.approve(request, actor=actor)
+        asked = desk.glass.approve(request, actor)
         return _follow(desk, asked, wait, as_json=as_json)
 
 
@@ -186,10 +172,7 @@ def withdraw(*, request: str, user: str | None, password_file: Path | None, as_j
     """Withdraw a request that has not been carried out yet."""
     with open_desk() as desk:
         actor = desk.authenticate(user, password_file)
-        held = desk.situations.find(request)
-        if actor != held.actor:
-            desk.check_right(actor, held.scenario, held.subject, held.situation)
-        asked = desk.situations.withdraw(request, actor=actor)
+        asked = desk.glass.withdraw(request, actor)
     show(as_json, _request_data(asked), lambda out: out.print("the request is withdrawn"))
 
 
@@ -221,23 +204,11 @@ def requests(everything: bool, limit: int, as_json: bool) -> None:
     show(as_json, [_request_data(it) for it in found], render)
 
 
-def _ask(wish: _Wish, who: tuple[str | None, Path | None], wait: float, *, as_json: bool) -> int:
+def _ask(wish: Wish, who: tuple[str | None, Path | None], wait: float, *, as_json: bool) -> int:
     with open_desk() as desk:
         actor = desk.authenticate(*who)
-        desk.scenario(wish.scenario)
-        # First the right: who has none learns nothing about anybody's situation.
-        desk.check_right(actor, wish.scenario, wish.subject, wish.situation)
-        _check(desk, wish)
+        asked = desk.request(wish, actor)
         two_persons = desk.config.gateway.emergencies.two_persons
-        asked = desk.situations.request(
-            wish.scenario,
-            wish.subject,
-            wish.situation,
-            actor=actor,
-            reason=wish.reason,
-            two_persons=two_persons,
-            hold=wish.hold,
-        )
         if not two_persons:
             return _follow(desk, asked, wait, as_json=as_json)
     told = (
@@ -246,39 +217,6 @@ def _ask(wish: _Wish, who: tuple[str | None, Path | None], wait: float, *, as_js
     )
     show(as_json, _request_data(asked), lambda out: out.print(told, soft_wrap=True))
     return 0
-
-
-def _check(desk: Desk, wish: _Wish) -> None:
-    """Refuse at once what no gateway could carry out, and ask about what may be a slip."""
-    from penstock.definitions.events.subjects import FilterCompiler
-
-    scenario, subject, situation = wish.scenario, wish.subject, wish.situation
-    held, plan = desk.scenario(scenario)
-    known = [it.id for it in plan.situations]
-    if situation is not None and situation not in known:
-        raise UsageError(
-            f"the plan {plan.name} has no situation {quote(situation)}",
-            fix=f"name one of {', '.join(known)}",
-        )
-    if held.subjects is not None and subject not in held.subjects:
-        raise UsageError(
-            f"{quote(subject)} is not a subject of the scenario {scenario}",
-            fix="add it to the scenario's subjects",
-        )
-    filters = FilterCompiler(desk.definitions.definitions, desk.definitions.scope)
-    involves = filters.find(held)
-    if involves is not None and not involves(subject):
-        raise UsageError(
-            f"{quote(subject)} is not a subject of the scenario {scenario}",
-            fix="let its subject_filter involve them in a case of their own",
-        )
-    if situation is None and not desk.situations.current(scenario, subject):
-        raise UsageError(
-            f"{quote(subject)} is in no situation of {scenario}: there is nothing to end",
-            fix=f"`penstock situation list --scenario {scenario}` tells who is in one",
-        )
-    if not wish.sure:
-        confirm_subject(desk, subject)
 
 
 def _follow(desk: Desk, asked: Request, wait: float, *, as_json: bool) -> int:

@@ -187,7 +187,7 @@ def _rows(
     file: Path, delimiter: str | None, encoding: str | None, column: str | None
 ) -> Iterator[list[str]]:
     """Yield the rows of a file; with a column, its cells, each as a row."""
-    from penstock.pipeline.records.dialects import detect, read_rows
+    from penstock.feeding.dialects import detect, read_rows
 
     fields = [column] if column else []
     dialect = detect(file, fields, encoding=encoding, delimiter=delimiter)
@@ -334,8 +334,8 @@ def _say_alone(target: Console, alone: int, records: int) -> None:
 
 def _read_columns(file: Path) -> Mapping[str, Sequence[Any]]:
     """Return the first records of a file, by columns."""
+    from penstock.feeding.dialects import detect, read_rows
     from penstock.json_text import read_object
-    from penstock.pipeline.records.dialects import detect, read_rows
 
     ending = file.suffix.lower()
     if ending in {".csv", ".txt", ".tsv"}:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from penstock.config import Config
     from penstock.eventlog.kafka import KafkaLog
     from penstock.eventlog.registry import SchemaRegistry
+    from penstock.feeding.ingest import ChunkWriter, Fed
     from penstock.model.kinds import Stream
-    from penstock.pipeline.ingest import ChunkWriter, Fed
 
 BAD_ROWS_TOLD = 1000
 BAD_ROWS_SHOWN = 20
@@ -60,8 +60,8 @@ def feed_csv(folder: Path, name: str, as_json: bool) -> None:
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from penstock.feeding.ingest import Connector
     from penstock.model.kinds import Stream
-    from penstock.pipeline.ingest import Connector
 
     config = configuration()
     with open_definitions() as store:
@@ -174,9 +174,9 @@ def feed(
     to the stream before is refused, whatever its name.
     """
     from penstock.eventlog import EventLog
+    from penstock.feeding.ingest import CsvOptions, FedFiles
+    from penstock.feeding.ingest import feed as feed_file
     from penstock.model.kinds import Stream
-    from penstock.pipeline.ingest import CsvOptions, FedFiles
-    from penstock.pipeline.ingest import feed as feed_file
 
     if delimiter is not None:
         delimiter = "\t" if delimiter == "\\t" else delimiter

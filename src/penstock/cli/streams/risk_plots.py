@@ -19,8 +19,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from penstock.errors import UsageError, quote
-from penstock.pipeline.risk.figures import Bar
-from penstock.pipeline.risk.measurement import Moment, Risk
+from penstock.risk.figures import Bar
+from penstock.risk.measurement import Moment, Risk
 
 BLUE: Final = "#0072B2"
 ORANGE: Final = "#E69F00"

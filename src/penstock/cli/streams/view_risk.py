@@ -18,9 +18,9 @@ from penstock.cli.streams.view_access import note_use
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
-    from penstock.pipeline.risk.figures import Attack, Promise
-    from penstock.pipeline.risk.linkage import Linkage
-    from penstock.pipeline.risk.measurement import Risk
+    from penstock.risk.figures import Attack, Promise
+    from penstock.risk.linkage import Linkage
+    from penstock.risk.measurement import Risk
 
 THRESHOLD = 0.2
 BAR = 30
@@ -83,9 +83,9 @@ def command(
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
     from penstock.pipeline.control import Control
-    from penstock.pipeline.risk.figures import Promise
-    from penstock.pipeline.risk.linkage import PublishedView, measure_journalist, measure_linkage
-    from penstock.pipeline.risk.measurement import measure_view, read_newest
+    from penstock.risk.figures import Promise
+    from penstock.risk.linkage import PublishedView, measure_journalist, measure_linkage
+    from penstock.risk.measurement import measure_view, read_newest
 
     if plot is not None:
         check_target(plot)
@@ -158,8 +158,8 @@ def compare(names: tuple[str, ...], threshold: float, plot: Path | None, *, as_j
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
     from penstock.pipeline.control import Control
-    from penstock.pipeline.risk.figures import Promise
-    from penstock.pipeline.risk.measurement import measure_view, read_newest
+    from penstock.risk.figures import Promise
+    from penstock.risk.measurement import measure_view, read_newest
 
     if plot is not None:
         check_target(plot)

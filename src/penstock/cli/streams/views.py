@@ -191,12 +191,17 @@ for _action, _about in {
 def run(once: bool) -> None:
     """Run the views that should run, until Ctrl-C or SIGTERM.
 
+    Records are published batch by batch, each once. A view with `trigger: real-time` publishes each
+    as it comes, at least once: records of the last ten seconds before it ended are repeated.
+
     With --once, a summary tells what each view read, published and rejected, what it holds back
     and why, and what releases it.
     """
+    from penstock.eventlog import EventLog
     from penstock.pipeline.manager import Manager, run_until_told
     from penstock.pipeline.records.parser import use_keys
     from penstock.pipeline.session import open_session
+    from penstock.risk.watch import Observer
     from penstock.store.consent import ConsentBook
     from penstock.store.definitions.checked import CheckedDefinitions
     from penstock.store.definitions.history import Definitions
@@ -229,7 +234,9 @@ def run(once: bool) -> None:
                 _say_held(console(), definitions())
             else:
                 confirmed = store.definitions.confirmed
-                run_until_told(config, spark, manager, definitions, stop, confirmed)
+                log = EventLog(config.pipeline.event_log)
+                watching = Observer(manager.control, log, definitions).looking()
+                run_until_told(config, spark, manager, definitions, stop, confirmed, watching)
     finally:
         spark.stop()
 

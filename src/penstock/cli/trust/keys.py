@@ -210,9 +210,8 @@ def take(file: Path, as_json: bool) -> int:
     data = {"signer": signer, "taken": len(taken), "passed_over": passed, "missed": missed}
 
     def render(target: Console) -> None:
-        target.print(
-            f"installed {counted(len(taken), 'key')}; passed over {passed}, for others or known already"
-        )
+        skipped = f"passed over {passed}, for others or known already"
+        target.print(f"installed {counted(len(taken), 'key')}; {skipped}")
         if missed:
             what = counted(missed, "key")
             target.print(

@@ -2,7 +2,19 @@
 
 from typing import Final
 
-from penstock.console.pages import access, audit, definitions, guide, live, overview, views
+from penstock.console.pages import (
+    access,
+    audit,
+    definitions,
+    emergencies,
+    guide,
+    live,
+    overview,
+    purposes,
+    requests,
+    services,
+    views,
+)
 from penstock.console.rooms import Room
 
 ROOMS: Final[tuple[Room, ...]] = (
@@ -10,7 +22,11 @@ ROOMS: Final[tuple[Room, ...]] = (
     definitions.ROOM,
     views.ROOM,
     access.ROOM,
+    emergencies.ROOM,
     live.ROOM,
+    purposes.ROOM,
+    requests.ROOM,
+    services.ROOM,
     audit.ROOM,
     guide.ROOM,
 )

@@ -39,6 +39,7 @@ from penstock.model.definition import Reference, marked
 from penstock.model.document import Document, Key
 from penstock.model.kinds import KINDS
 from penstock.store.definitions.documents import Snapshot
+from penstock.store.rights.registrations import RegistrationStatus
 
 ROOM: Final = Room(
     "definitions",
@@ -186,6 +187,7 @@ class ReviewPage(PageData):
     total: int
     looked: int
     left: int
+    registration: str = ""
     notice: str = ""
 
 
@@ -198,6 +200,8 @@ class Draft:
     reason: str
     back: str = ""
     """The page that it was made on, to go on at."""
+    registration: str = ""
+    """Which registration it approves, if any."""
 
     @classmethod
     def read(cls, form: FormData) -> Draft:
@@ -212,11 +216,12 @@ class Draft:
             tuple(dict.fromkeys(parse_key(it) for it in form.all("delete"))),
             form.text("reason", _REASON_LIMIT),
             _read_back(form.text("back", 1_000)),
+            form.text("registration", 32),
         )
 
     def mark(self, visit: Visit, epoch: int) -> str:
         """Return what binds the form to apply to what was shown."""
-        shown = "\0".join([str(epoch), self.text, *map(str, self.deletes)])
+        shown = "\0".join([str(epoch), self.registration, self.text, *map(str, self.deletes)])
         return hmac.digest(visit.csrf.encode(), shown.encode(), "sha256").hex()
 
 
@@ -466,6 +471,10 @@ def apply(visit: Visitor, form: Form) -> Again | Done:
         want, actor=visit.user, reason=draft.reason or "by the console"
     )
     visit.desk.follow(change)
+    if draft.registration:
+        approved = RegistrationStatus.APPROVED
+        visit.desk.registrations.decide(draft.registration, approved, visit.user)
+        visit.desk.record("approved", visit.user, request=draft.registration)
     if change.is_empty:
         return Done("/definitions", "Nothing changed: it was so already.")
     count = len(change.created) + len(change.updated) + len(change.deleted)
@@ -526,6 +535,7 @@ def show_review(visit: Visit, draft: Draft, notice: str = "") -> Again:
             total=effect.total,
             looked=effect.looked,
             left=effect.left,
+            registration=draft.registration,
             notice=notice,
         ),
         status=200,

@@ -27,7 +27,7 @@ from penstock.model.topics import TopicError, check_filter
 ROOM: Final = Room(
     "live",
     "Live",
-    order=30,
+    order=35,
     help="how-to/use-the-console",
     icon="M5 9v6M9 5v14M13 8v8M17 4v16M21 10v4",
     needs=False,

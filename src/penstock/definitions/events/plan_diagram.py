@@ -257,6 +257,7 @@ def _place_label(arrow: Arrow, side: list[Arrow]) -> None:
 CORNER: Final = 12.0
 TIP: Final = 7.0
 SHADES: Final = 5
+_QUOTED: Final = {'"': "&quot;"}
 STYLE: Final = """
   svg { --paper: #ffffff; --ink: #1f2933; --soft: #66727f; --up: #b4541a; --down: #2f7d5b;
         --inactive: #eef1f4; --edge: #b8c1cb;
@@ -286,10 +287,25 @@ STYLE: Final = """
 """
 
 
+def draw_part(plan: Plan, occupied: Mapping[str, int]) -> str:
+    """Return the diagram for a page that has a style for it (`.plan`), and a title of its own."""
+    layout = lay_out(plan)
+    top, bottom = HEADER + CLEARANCE, layout.height - CLEARANCE
+    label = f"Plan {plan.name}"
+    for it in plan.situations:
+        if occupied.get(it.id):
+            label += f"; {occupied[it.id]} in {it.id}"
+    box = f"0 {top:.0f} {layout.width:.0f} {bottom - top:.0f}"
+    opening = (
+        f'<svg class="plan" viewBox="{box}" width="{layout.width:.0f}" '
+        f'height="{bottom - top:.0f}" role="img" aria-label="{escape(label, _QUOTED)}">'
+    )
+    return "\n".join([opening, *_draw(layout, occupied), "</svg>"])
+
+
 def draw_plan(plan: Plan, occupied: Mapping[str, int] | None = None) -> str:
     """Return the diagram of a plan; situations that are `occupied` are marked, with numbers."""
     layout = lay_out(plan)
-    held = occupied or {}
     about = escape(plan.description) or "How an emergency may develop."
     parts = [
         (
@@ -304,11 +320,16 @@ def draw_plan(plan: Plan, occupied: Mapping[str, int] | None = None) -> str:
         f'<text class="title" x="{MARGIN:.0f}" y="34">{escape(plan.name)}</text>',
         f'<text class="soft" x="{MARGIN:.0f}" y="54">{about}</text>',
     ]
+    return "\n".join([*parts, *_draw(layout, occupied or {}), "</svg>", ""])
+
+
+def _draw(layout: PlanLayout, held: Mapping[str, int]) -> list[str]:
     # Lines first: labels lie on top of all of them.
-    parts += [_line(arrow, layout) for arrow in layout.arrows]
-    parts += [_box(box, layout, held.get(box.situation or "", 0)) for box in layout.boxes]
-    parts += [_label(arrow) for arrow in layout.arrows]
-    return "\n".join([*parts, "</svg>", ""])
+    return [
+        *(_line(arrow, layout) for arrow in layout.arrows),
+        *(_box(box, layout, held.get(box.situation or "", 0)) for box in layout.boxes),
+        *(_label(arrow) for arrow in layout.arrows),
+    ]
 
 
 def _line(arrow: Arrow, layout: PlanLayout) -> str:

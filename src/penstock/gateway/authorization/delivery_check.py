@@ -33,8 +33,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from penstock.errors import PenstockError
+from penstock.gateway.authorization.credentials import Arrived, CredentialError, ReplayError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.request_context import (
     KEPT_APART,
@@ -57,6 +60,7 @@ from penstock.policy.access.requests import AccessRequest, Message
 from penstock.policy.consent import DENYING
 from penstock.policy.decision import Decision, Depends, Part, Reshaped, Reshaping, Seen
 from penstock.policy.purposes.subscriptions import Subscription
+from penstock.trust.keys import TrustError
 
 _SAMPLE: Final = 64
 _RECENT: Final = 8
@@ -75,7 +79,7 @@ _NAMED: Final = frozenset(
 )
 _UNENFORCEABLE: Final = "definitions"
 _DORMANT: Final = "dormant subscription"
-_REASONS: Final = frozenset({"policy", "consent", "interaction", "sealed"})
+_REASONS: Final = frozenset({"policy", "consent", "interaction", "sealed", "signed", "replayed"})
 
 
 class Refusal(NamedTuple):
@@ -100,6 +104,8 @@ OTHER_EVENT: Final = Refusal("content", "content filter")
 """A message that matches none of the content filters."""
 UNASKED: Final = frozenset({NOT_ASKED, OWN, OTHER_EVENT})
 """What is refused to nobody: the client did not ask for it."""
+_CONTENT: Final = attrgetter("content")
+_IDENTIFIER: Final = attrgetter("identifier")
 _Seen = tuple[Message | None, Mapping[str, Any], Situations]
 _UNSEEN: Final[_Seen] = (None, {}, NO_SITUATIONS)
 """What is looked at where neither policies nor preferences decide."""
@@ -132,6 +138,8 @@ class DeliveryDecision(NamedTuple):
 
 _AWAITING_LEADER: Final = DeliveryDecision(awaiting_leader=True)
 _SEALED: Final = DeliveryDecision(None, Refusal("sealed", "sealed stream"))
+_NOT_BELIEVED: Final = DeliveryDecision(None, Refusal("signed", "signed stream"))
+_REPLAYED: Final = DeliveryDecision(None, Refusal("replayed", "signed stream"))
 
 
 class DeliveryCheck:
@@ -145,6 +153,7 @@ class DeliveryCheck:
         denials: Denials,
         place: str | None = None,
     ) -> None:
+        self.credentials = rules.credentials
         self._rules = rules
         self._detection = detection
         self._clock = clock
@@ -171,7 +180,10 @@ class DeliveryCheck:
             return self._decide_apart(session, packet)
         stamp = self._stamps.read(properties.reserved)
         user, client, held = session.user, session.client_id, session.by_number
-        named = [held[number] for number in properties.subscription_identifiers if number in held]
+        named: list[Subscription] = []
+        for number in properties.subscription_identifiers:
+            if number in held:
+                named.append(held[number])  # noqa: PERF401 - a comprehension is a call
         if stamp.client == client and named:
             named = [it for it in named if not it.options & NO_LOCAL]
             if not named:
@@ -221,10 +233,32 @@ class DeliveryCheck:
         change = Change(reshaping, tuple(through))
         return DeliveryDecision(None, _NOTHING, lasting, change=change)
 
-    def open(self, packet: Publish) -> Publish | None:
-        """Return a message as it was published; None where it is sealed and does not open."""
-        sealing = self._rules.sealing
-        return sealing.open_packet(packet) if sealing.in_use else packet
+    def open(
+        self, session: Session, packet: Publish, connection: Arrived
+    ) -> Publish | DeliveryDecision:
+        """Return a message as it was published, or why it is not believed or does not open."""
+        try:
+            return self.credentials.check(
+                packet, (session.principal, session.client_id), connection
+            )
+        except ReplayError:
+            return _REPLAYED
+        except (CredentialError, TrustError):
+            return _NOT_BELIEVED
+        except PenstockError:
+            return _SEALED
+
+    def is_vouched(self, packet: Publish) -> bool:
+        """Say whether each message of a topic is looked at, before it is decided on."""
+        return self.credentials.concerns(packet.topic)
+
+    def delivered(self, session: Session, packet: Publish) -> None:
+        """Take note that a message was decided on, as it came: it must not come again."""
+        self.credentials.deliver(packet, (session.principal, session.client_id))
+
+    def now(self) -> int:
+        """Return the time, in milliseconds since 1970."""
+        return self._rules.clock()
 
     def carry_out(self, session: Session, packet: Publish, change: Change) -> DeliveryDecision:
         """Change a message as transformations say; where that cannot be done, deny it."""
@@ -347,15 +381,16 @@ class DeliveryCheck:
         authorizer = self._rules.authorizer
         decides = (
             authorizer.access.decides["read"]
-            or authorizer.capabilities.concerns(packet.topic)
+            or (authorizer.capabilities.in_use and authorizer.capabilities.concerns(packet.topic))
             or (
                 authorizer.interaction.in_use
                 and authorizer.interaction.concerns("read", packet.topic)
             )
         )
         if not decides:
-            looked_into = authorizer.contents.in_use and any(it.content is not None for it in named)
-            if not looked_into and not self._rules.consent.concern(packet.topic):
+            consent = self._rules.consent
+            concerned = consent.opt_outs.by_purpose and consent.concern(packet.topic)
+            if not concerned and not any(map(_CONTENT, named)):
                 return _UNSEEN
             return self._make_message(packet, stamp), {}, NO_SITUATIONS
         now = self._clock.now()
@@ -436,7 +471,7 @@ class DeliveryCheck:
 
 def _number(through: Iterable[Subscription]) -> bytes:
     """Encode the client's own identifiers of the subscriptions that let a message pass."""
-    own = [it.identifier for it in through if it.identifier]
+    own = list(filter(None, map(_IDENTIFIER, through)))
     return encode_subscription_identifiers(own) if own else b""
 
 
@@ -455,13 +490,14 @@ DeliveryKey = tuple[str, bytes]
 class DecisionCache:
     """The cache of one connection; `passing` is looked into on the way of every message."""
 
-    __slots__ = ("_changes", "_check", "_denied", "passing")
+    __slots__ = ("_changes", "_check", "_denied", "connection", "passing")
 
     def __init__(self, check: DeliveryCheck) -> None:
         self.passing: dict[DeliveryKey, bytes] = {}
         self._denied: dict[DeliveryKey, DeliveryDecision] = {}
         self._changes: dict[DeliveryKey, Change] = {}
         self._check = check
+        self.connection = Arrived(check.now())
 
     def decide(self, session: Session, packet: Publish, key: DeliveryKey) -> DeliveryDecision:
         """Decide on a delivery that is not `passing`, and keep what holds for the next one."""
@@ -469,10 +505,21 @@ class DecisionCache:
         if denied is not None:
             return denied
         sealed = packet
-        opened = self._check.open(packet)
-        if opened is None:
-            return _SEALED
+        if not self._check.credentials.in_use:
+            return self._decide(session, packet, packet, key, vouched=False)
+        opened = self._check.open(session, packet, self.connection)
+        if isinstance(opened, DeliveryDecision):
+            return opened
         packet = opened
+        vouched = self._check.is_vouched(sealed)
+        decision = self._decide(session, sealed, packet, key, vouched=vouched)
+        if not decision.awaiting_leader:
+            self._check.delivered(session, sealed)
+        return decision
+
+    def _decide(
+        self, session: Session, sealed: Publish, packet: Publish, key: DeliveryKey, *, vouched: bool
+    ) -> DeliveryDecision:
         change = self._changes.get(key)
         if change is not None:
             return self._check.carry_out(session, packet, change)
@@ -481,7 +528,8 @@ class DecisionCache:
             # Each is opened by itself: nothing of it passes as it came.
             return decision._replace(sent=packet)
         change = decision.change
-        if decision.lasting and len(key[1]) <= _LONGEST_KEY:
+        # What is vouched for is so by itself: the next one with these properties may be forged.
+        if decision.lasting and len(key[1]) <= _LONGEST_KEY and not vouched:
             if len(self.passing) + len(self._denied) + len(self._changes) >= _CACHED:
                 self.forget()
             if change is not None:

@@ -93,15 +93,18 @@ class PublicationCheck:
 
     def _decides(self, topic: str) -> bool:
         """Say whether there is anything to decide about writing to a topic."""
+        if topic[0] == MARK:
+            return True
+        if not self._rules.decides_writes:
+            return False
         authorizer = self._rules.authorizer
         return (
-            topic[0] == MARK
-            or authorizer.access.decides["write"]
+            authorizer.access.decides["write"]
             or authorizer.interaction.concerns("write", topic)
             or authorizer.capabilities.concerns(topic)
             or self._rules.advertisements.are_needed(topic)
             or self._rules.contents.types.are_checked(topic)
-            or self._rules.sealing.concerns(topic)
+            or self._rules.credentials.concerns(topic)
         )
 
     def reshape_own(self, topic: str, payload: bytes) -> Reshaped | PublishResult | None:
@@ -188,20 +191,18 @@ class PublicationCheck:
 
     def publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
         """Decide on a message of a client; let the event that it is take effect."""
+        topic = packet.topic
+        watched = self.detection.watched_topics.matches(topic)
+        if not watched and not self._decides(topic) and not self._rules.keeps_out(session.user):
+            return ALWAYS_ACCEPTED
         result = self._publish(session, packet)
         return self._when_current(session, packet) if _awaits_leader(result) else result
 
-    def _publish(  # noqa: PLR0911 (one per outcome)
-        self,
-        session: Session,
-        packet: Publish,
-    ) -> PublishResult | PendingResult:
+    def _publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
         topic = packet.topic
         detection = self.detection
         watched = detection.watched_topics.matches(topic)
         user = session.user
-        if not watched and not self._decides(topic) and not self._rules.keeps_out(user):
-            return ALWAYS_ACCEPTED
         fingerprint = fingerprint_of(user, session.client_id, packet) if watched else None
         request = PublishRequest(
             user,

@@ -22,26 +22,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from penstock.clock import utc_now
 from penstock.errors import PenstockError
-from penstock.gateway.authorization.request_context import bind
-from penstock.gateway.broker import RESERVED
 from penstock.model.document import Document, Key
 from penstock.model.kinds import EventType, Stream
 from penstock.model.kinds.fields import plain_filter
-from penstock.mqtt import PropertyLists, Publish, Sender
-from penstock.mqtt.codes import PACKET_SIZE_LIMIT
 from penstock.policy.filter_tree import FilterTree
 from penstock.store.keys import GroupKeys, StoredKey
 from penstock.telemetry import get_logger
 from penstock.trust.key_ring import GroupKey, KeyRing
 from penstock.trust.sealed_events import (
     EventLayout,
-    SealingError,
     find_layouts,
     open_event,
     seal_event,
@@ -56,12 +50,13 @@ SKEW: Final = 60_000
 """How far the clocks of domains may differ, in milliseconds."""
 _CACHE_LIMIT: Final = 65_536
 _LONGEST: Final = 256
-_KINDS: Final = frozenset({Stream.kind, EventType.kind})
-_RETAIN: Final = 1
 
 
 class Sealing:
     """What is sealed, and the keys for it. Lives on the gateway's loop."""
+
+    kinds = frozenset({Stream.kind, EventType.kind})
+    """What it follows."""
 
     def __init__(self, clock: Callable[[], int], delay: int = DELAY) -> None:
         self.in_use = False
@@ -73,11 +68,10 @@ class Sealing:
         self._documents: dict[Key, Document] = {}
         self._tree: FilterTree[tuple[EventLayout, ...]] = FilterTree()
         self._known: dict[str, EventLayout | None] = {}
-        self._lists = PropertyLists(Sender.SERVER, reserved=RESERVED)
 
     def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
         """Take over definitions of which these may differ from what was known."""
-        keys = [key for key in changed if key.kind in _KINDS]
+        keys = [key for key in changed if key.kind in self.kinds]
         if not keys:
             return
         for key in keys:
@@ -86,7 +80,7 @@ class Sealing:
                 self._documents[key] = documents[key]
         of_kind = {
             kind: [it for key, it in sorted(self._documents.items()) if key.kind == kind]
-            for kind in _KINDS
+            for kind in self.kinds
         }
         streams = [
             Stream.model_validate({"name": it.name, **it.body})
@@ -113,14 +107,6 @@ class Sealing:
         """Say whether messages of a topic are sealed."""
         return self.in_use and self._find(topic) is not None
 
-    def seal_message(
-        self, topic: str, payload: bytes, listed: bytes, *, retain: bool = False
-    ) -> bytes:
-        """Return the payload of a message with this property list as it goes to the broker."""
-        if not self.concerns(topic):
-            return payload
-        return self.seal(topic, payload, retain=retain, bound=bind(self._lists[listed]))
-
     def seal(
         self, topic: str, payload: bytes, *, retain: bool = False, bound: bytes = b""
     ) -> bytes:
@@ -136,22 +122,6 @@ class Sealing:
         if layout is None:
             return payload
         return open_event(self._opener, layout, topic, payload, self._clock(), bound)
-
-    def seal_packet(self, packet: Publish, listed: bytes) -> Publish:
-        """Return a message as it goes to the broker, with this property list."""
-        retain = bool(packet.first & _RETAIN)
-        payload = self.seal_message(packet.topic, packet.payload, listed, retain=retain)
-        if len(payload) > PACKET_SIZE_LIMIT - len(packet.topic_field) - len(listed):
-            raise SealingError("it is too long when it is sealed")
-        return packet if payload is packet.payload else replace(packet, payload=payload)
-
-    def open_packet(self, packet: Publish) -> Publish | None:
-        """Return a message as it was published; None where it does not open."""
-        try:
-            payload = self.open(packet.topic, packet.payload, bind(packet.properties))
-        except PenstockError:
-            return None
-        return packet if payload is packet.payload else replace(packet, payload=payload)
 
     def _find(self, topic: str) -> EventLayout | None:
         if topic in self._known:

@@ -127,13 +127,15 @@ class Admission:
             return self._settle(client, packet, result, purposes)
         return self._admit_later(client, packet, result, purposes, rules.generation)
 
-    def seal(self, client: ClientConnection, packet: Publish, listed: bytes) -> Publish | None:
-        """Return a message as it goes to the broker, or refuse it where it cannot be sealed."""
-        sealing = self._context.rules.sealing
-        if not sealing.in_use:
-            return packet
+    def prepare(
+        self, client: ClientConnection, packet: Publish, listed: bytes
+    ) -> tuple[Publish, bytes] | None:
+        """Return a message and its properties as they go to the broker, or refuse it."""
+        credentials = self._context.rules.credentials
+        if not credentials.in_use:
+            return packet, listed
         try:
-            return sealing.seal_packet(packet, listed)
+            return credentials.prepare_packet(packet, listed)
         except PenstockError as error:
             self._context.denials.publication(client.session, "sealed")
             client.deny(packet, "sealed", error.message, ReasonCode.PAYLOAD_FORMAT_INVALID)
@@ -154,8 +156,9 @@ class Admission:
             client.deferred_acks.expect(result.journal, packet.packet_id, result.ticket)
         if purposes is not None:
             return client.stamp + encode_user_properties(as_properties(purposes))
-        # What is remembered passes as it came: nothing that must be sealed may.
-        if result.lasting and not self._context.rules.sealing.concerns(packet.topic):
+        # What is remembered passes as it came: nothing that must be sealed or signed may.
+        credentials = self._context.rules.credentials
+        if result.lasting and not (credentials.in_use and credentials.concerns(packet.topic)):
             client.remember_write(packet.topic)
         return client.stamp
 
@@ -198,11 +201,11 @@ class Admission:
         if not await client.choose_way(packet):
             return
         listed = kept + stamp + client.origin(packet)
-        sealed = self.seal(client, packet, listed)
-        if sealed is None:
+        prepared = self.prepare(client, packet, listed)
+        if prepared is None:
             client.abandon(packet)
             return
-        client.pass_on(sealed, listed)
+        client.pass_on(*prepared)
         context.counters.messages_in += 1
         recorded = context.recorder.record(
             packet, client.session.principal, client.deferred_acks, restricted=purposes is not None

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from penstock.clock import boot_clock
@@ -120,7 +120,9 @@ class ClientRegistry:
 
     def opened(self) -> Iterator[ClientConnection]:
         """Walk over the clients that are let in."""
-        return (client for client in list(self._by_id.values()) if client.open)
+        for client in list(self._by_id.values()):
+            if client.open:
+                yield client
 
     def identified(self) -> Iterator[ClientConnection]:
         """Walk over the clients that have an identifier, let in or about to be."""
@@ -238,12 +240,14 @@ class Revocation:
         self,
         authenticator: Authenticator,
         rules: Rules,
+        denials: Denials,
         clients: ClientRegistry,
         *,
         patience: float,
     ) -> None:
         self._authenticator = authenticator
         self._rules = rules
+        self._denials = denials
         self._clients = clients
         self._patience = patience
         """For how many seconds the file of passwords may be unusable."""
@@ -337,7 +341,7 @@ class Revocation:
             session = client.session
             if self._is_gone(session):
                 session.expiry = 0
-            client.context.denials.revocation(session)
+            self._denials.revocation(session)
             client.end(Cause.REVOKED)
 
 
@@ -384,6 +388,8 @@ class ClientAnswering:
         if request.verb == "list":
             opened = list(self._clients.opened())
             return {"count": len(opened), "clients": [_line(it) for it in opened[:LISTED]]}
+        if request.verb == "held":
+            return _list_held(list(self._clients.opened()))
         client = self._find(request.client)
         if client is None or not client.open:
             return {"count": 0, "clients": []}
@@ -403,6 +409,7 @@ class ClientAnswering:
 
 
 _SHOWN: Final = 256
+_MOST_HELD: Final = 4_000
 _CUT: Final = "…"
 
 
@@ -423,6 +430,18 @@ def _line(client: ClientConnection) -> dict[str, Any]:
         "waiting_bytes": client.transport.get_write_buffer_size(),
         "kept": session.resumable,
     }
+
+
+def _list_held(opened: Sequence[ClientConnection]) -> dict[str, Any]:
+    """Return clients with their subscriptions, as many as an answer has room for."""
+    found, room = [], _MOST_HELD
+    for client in opened[:LISTED]:
+        held = _subscriptions(client)["filters"][:room]
+        room -= len(held)
+        found.append(_line(client) | {"filters": held})
+        if not room:
+            break
+    return {"count": len(opened), "clients": found}
 
 
 def _subscriptions(client: ClientConnection) -> dict[str, Any]:

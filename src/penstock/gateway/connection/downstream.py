@@ -167,7 +167,7 @@ class Downstream(ClientConnection, asyncio.Protocol):
         stream, and bare acknowledgements.
         """
         upstream, lane, context = self.upstream, self.lane, self.context
-        if not self.open or self.ended or self.backlog.busy or self.reader.buffered:
+        if not self.open or self.ended or self.backlog.busy or self.reader.held:
             return 0
         acks = upstream is not None and upstream.window is None
         end = len(data)
@@ -314,17 +314,20 @@ class Downstream(ClientConnection, asyncio.Protocol):
                             self.backlog.suspend(outcome, packets)
                             return
                         listed = properties.kept + outcome
-                        told = listed + self.origin(packet)
-                        sealed = self._handlers.admission.seal(self, packet, told)
-                        if sealed is None:
+                        told = listed + self.origin(packet) if packet.first & 1 else listed
+                        prepared: tuple[Publish, bytes] | None = packet, told
+                        if rules.credentials.in_use:
+                            prepared = self._handlers.admission.prepare(self, packet, told)
+                        if prepared is None:
                             self.abandon(packet)
                             if self.ended or self.backlog.is_unheard(packets):
                                 return
                             continue
+                        leaving, told = prepared
                     else:
-                        sealed = packet
+                        leaving = packet
                         told = listed + self.origin(packet) if packet.first & 1 else listed
-                    made = sealed.to_v5(told)
+                    made = leaving.to_v5(told)
                     if lane is None:
                         out.append(made)
                     else:
@@ -393,7 +396,7 @@ class Downstream(ClientConnection, asyncio.Protocol):
             not packet.first & 6
             and (packet.topic in self.writes or is_ordinary(packet.topic))
             and len(packet.payload) <= room
-            and not self.context.rules.sealing.concerns(packet.topic)
+            and not self.context.rules.credentials.concerns(packet.topic)
             and (lane.retains or not packet.retain)
             and properties.acceptable
             and properties.response_topic is None

@@ -153,6 +153,8 @@ class Handshake:
             # Only now the password is known to be right: a wrong one must end nobody else.
             self._take_over(client)
         await self._resumption.take_up(connect, session, upstream.intake, answer, seen)
+        if answer.session_present:
+            upstream.decisions.connection.since = 0
         # In the same step: what commands did since the session was read.
         self._state.catch_up(client)
         await self._context.wills.secure(session, resumed=answer.session_present)
@@ -275,7 +277,7 @@ class Handshake:
             username, password = broker.username, broker.password()
         request = upstream_connect(
             connect,
-            client.session.client_id,
+            f"{broker.client_prefix}{client.session.client_id}",
             offer,
             will=will,
             username=username,

@@ -55,11 +55,13 @@ _SENT = metrics.counter(
 )
 
 
-class Seal(Protocol):
-    """Seals what goes to the broker."""
+class Prepare(Protocol):
+    """Seals what goes to the broker, and vouches for it."""
 
-    def __call__(self, topic: str, payload: bytes, listed: bytes, *, retain: bool = False) -> bytes:
-        """Return a payload as it goes there; an error where it cannot be sealed."""
+    def __call__(
+        self, topic: str, payload: bytes, listed: bytes, *, retain: bool = False
+    ) -> tuple[bytes, bytes]:
+        """Return payload and properties as they go there; an error where they cannot."""
 
 
 Record = Callable[[str, bytes, bool, UserProperties], None]
@@ -80,11 +82,11 @@ class Publisher:
     """Publishes in the gateway's own name."""
 
     def __init__(
-        self, broker: BrokerAddress, record: Record | None = None, seal: Seal | None = None
+        self, broker: BrokerAddress, record: Record | None = None, prepare: Prepare | None = None
     ) -> None:
         self._broker = broker
         self._record = record
-        self._seal = seal
+        self._prepare = prepare
         self._waiting: deque[Sending] = deque()
         self._sent: dict[int, Sending] = {}
         self._number = 0
@@ -111,15 +113,15 @@ class Publisher:
             _SENT["full"].inc()
             return False
         try:
-            sealed = payload
-            if self._seal is not None:
-                sealed = self._seal(topic, payload, properties, retain=retain)
+            sealed, told = payload, properties
+            if self._prepare is not None:
+                sealed, told = self._prepare(topic, payload, properties, retain=retain)
         except PenstockError as error:
             _log.error("a message was given up", reason="sealed", error=error)
             _SENT["refused"].inc()
             return False
         message = Publish.of(topic, sealed, qos=1, retain=retain, packet_id=1)
-        self._waiting.append(Sending(message, properties, done))
+        self._waiting.append(Sending(message, told, done))
         self._news.set()
         if recorded and self._record is not None:
             self._record(topic, payload, restricted, user_properties)

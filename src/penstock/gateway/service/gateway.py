@@ -104,7 +104,7 @@ class Gateway:
         self.session_writer: SessionWriter[SessionChange] = SessionWriter(self._store_sessions)
         self.clients = ClientRegistry(rules, self.counters, self.session_writer)
         self.arrivals = Arrivals(limits, self.counters)
-        self.publisher = Publisher(broker, recorder.note, rules.sealing.seal_message)
+        self.publisher = Publisher(broker, recorder.note, rules.credentials.prepare)
         self.peers = Peers(broker, notation.prefix, self._give_way, self.clients.leave_lanes)
         self.lanes = Lanes(broker, lanes, self.peers)
         self.domains: DomainLink | None = None
@@ -155,10 +155,12 @@ class Gateway:
             close_denied=close_denied,
         )
         lifecycle = SubscriptionLifecycle(
-            self.context, self.session_writer, self.background, replay_retained=replay_retained
+            rules, denials, self.session_writer, self.background, replay_retained=replay_retained
         )
         state = SubscriptionState(rules, self.clients, lifecycle)
-        self.revocation = Revocation(authenticator, rules, self.clients, patience=follower.lease)
+        self.revocation = Revocation(
+            authenticator, rules, denials, self.clients, patience=follower.lease
+        )
         self.definition_feed = DefinitionFeed(
             definitions,
             follower,

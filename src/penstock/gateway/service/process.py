@@ -24,7 +24,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 
@@ -35,6 +35,7 @@ from penstock.config.secrets import generate_key
 from penstock.definitions.authorizer import configured_settings
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.compiled_definitions import AnswerTopics
+from penstock.gateway.authorization.credentials import TrustSource
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.authorization.sealing import GroupKeySource
@@ -69,6 +70,7 @@ from penstock.store.session_tables import SessionQuotas
 from penstock.store.sessions import Sessions
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger
+from penstock.trust.credentials import derive_client_prefix
 from penstock.trust.keys import open_key
 
 DRAIN_SECONDS = 8.0
@@ -118,7 +120,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         record = recorder(log, pseudonyms)
         definitions = CheckedDefinitions(Definitions(database), record, signer=log.signer)
         place, holder = make_place(), make_holder()
-        broker, limits = BrokerAddress.of(config.broker), Limits.of(settings)
+        broker, limits = _read_broker(config), Limits.of(settings)
         notation = Notation(**dict(word.split("=", 1) for word in settings.notation))
         authenticator = make_authenticator(config)
         gateway = Gateway(
@@ -131,7 +133,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 trusts=definitions.trusts,
                 place=settings.place,
                 read_key=partial(config.pipeline.key.read_or_create, generate_key),
-                home=lambda: open_key(config.trust.key).key,
+                trust=_read_trust(config),
             ),
             network=_read_network(config),
             limits=limits,
@@ -168,8 +170,9 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 int(1000 * config.trust.key_delay),
                 int(1000 * config.trust.key_retention),
             ),
-            # Where the broker knows clients, it has to hear each by itself.
-            lanes=0 if settings.authentication.relay else settings.lanes,
+            # Where the broker knows clients, it has to hear each by itself. Where other domains
+            # are, each message is marked, and none fits a lane; no gateway is told of takeovers.
+            lanes=settings.lanes if _has_lanes(config) else 0,
         )
         stack.push_async_callback(gateway.stop)
         tokens = authenticator.tokens
@@ -250,6 +253,26 @@ def _warn_of_client_names(rules: Rules) -> None:
             "they give nothing, as anybody can choose an identifier",
             count=named,
         )
+
+
+def _has_lanes(config: Config) -> bool:
+    return not config.gateway.authentication.relay and config.trust.network is None
+
+
+def _read_broker(config: Config) -> BrokerAddress:
+    """Return the broker, and what our clients are called there."""
+    found = BrokerAddress.of(config.broker)
+    if config.trust.network is None or config.gateway.authentication.relay:
+        return found
+    return replace(found, client_prefix=derive_client_prefix(open_key(config.trust.key)))
+
+
+def _read_trust(config: Config) -> TrustSource:
+    """Return what the gateway knows of its domain."""
+    found = config.trust
+    return TrustSource(
+        partial(open_key, found.key), found.network, int(1000 * found.skew), found.verify_rate
+    )
 
 
 def _read_network(config: Config) -> NetworkSettings | None:

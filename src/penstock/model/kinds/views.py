@@ -23,6 +23,7 @@ VALUE_LIMIT: Final = 100_000
 DEPTH_LIMIT: Final = 32
 TEXT_LIMIT: Final = 4096
 SHARD_LIMIT: Final = 1024
+REAL_TIME: Final = "real-time"
 
 
 class Window(Part):
@@ -96,6 +97,13 @@ class View(Definition):
         default="json",
         description="How values of the view's topic are written. avro: with a schema that the "
         "registry of the settings (`kafka.registry`) has under STREAM-VIEW-value.",
+    )
+    trigger: Literal["micro-batch", "real-time"] = Field(
+        default="micro-batch",
+        description="When records reach the view. micro-batch: some together, each once. "
+        "real-time: each within milliseconds, and at least once: after a stop, a change or a crash "
+        "those of the last ten seconds may come again. It is for views from Kafka to a topic "
+        "there, without windows and groups, and takes a core for each partition.",
     )
     shards: Annotated[int, Field(ge=1, le=SHARD_LIMIT)] | None = Field(
         default=None,

@@ -48,6 +48,7 @@ from penstock.pipeline.sinks.files import (
     ParquetSink,
     Sink,
 )
+from penstock.pipeline.sources.kafka import connector_options
 
 BLOCK: Final = 1 << 22
 
@@ -64,6 +65,11 @@ class KafkaSink(FileSink):
     @cached_property
     def _registry(self) -> SchemaRegistry:
         return SchemaRegistry.of(self._log.settings.registry)
+
+    def stream_options(self) -> dict[str, str]:
+        """Return what Spark's own sink needs to write to the topic, which is there then."""
+        self._log.make_topic(self._topic)
+        return {**connector_options(self._log), "topic": self._topic}
 
     @override
     def deliver(self, commit: Commit, files: Sequence[Path], *, again: bool) -> None:
@@ -262,10 +268,10 @@ class Sinks:
             return TopicSink(self._topic)
         return AvroTopicSink(self._at_kafka) if encoding == "avro" else self._at_kafka
 
-    @cached_property
-    def _at_kafka(self) -> Sink:
-        # Loaded here: not everyone who runs views has a client of Kafka.
-        from penstock.eventlog.kafka import KafkaLog  # noqa: PLC0415
-        from penstock.pipeline.sinks.formats import KafkaSink  # noqa: PLC0415
+    def stream_options(self) -> dict[str, str]:
+        """Return what Spark's own sink of Kafka needs to write to the topic."""
+        return self._at_kafka.stream_options()
 
+    @cached_property
+    def _at_kafka(self) -> KafkaSink:
         return KafkaSink(KafkaLog(self._kafka or KafkaSettings()), self._topic.folder.name)

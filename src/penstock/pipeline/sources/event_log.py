@@ -101,11 +101,11 @@ class TopicSource:
         """Return what names this source for good."""
         return f"eventlog:{self._topic.folder.name}"
 
-    def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:
+    def read_stream(self, spark: SparkSession, rows: int | None, start: str = "") -> DataFrame:
         """Return the records as a stream."""
         return split_lines(read_stream(spark, LogReader(self._topic, rows, start)))
 
-    def read(self, spark: SparkSession) -> DataFrame:
+    def read(self, spark: SparkSession, start: str = "", end: str = "") -> DataFrame:  # noqa: ARG002
         """Return all records that there are now."""
         return split_lines(read_batch(spark, LogReader(self._topic)))
 

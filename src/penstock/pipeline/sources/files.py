@@ -116,16 +116,16 @@ class FilesSource:
             )
         return f"{FILES}{self._form}:{self._folder}"
 
-    def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:  # noqa: ARG002
+    def read_stream(self, spark: SparkSession, rows: int | None, start: str = "") -> DataFrame:  # noqa: ARG002
         """Return the records as a stream; where it begins is in the checkpoint, see `hand_over`."""
         reader = spark.readStream.format(FORMAT).schema(_FILES)
-        reader = reader.option("maxBytesPerTrigger", max(1, rows) * ROW_BYTES)
+        reader = reader.option("maxBytesPerTrigger", max(1, rows or 0) * ROW_BYTES)
         reader = reader.option("maxFileAge", _AGE).option(_FILTER, self._pattern())
         # A pattern that nothing fits finds nothing; what was found before is read by its paths.
         folder = _escape(self._folder)
         return self._read_files(reader.load(folder if rows else f"{folder}/.nothing*"))
 
-    def read(self, spark: SparkSession) -> DataFrame:
+    def read(self, spark: SparkSession, start: str = "", end: str = "") -> DataFrame:  # noqa: ARG002
         """Return all records that there are now."""
         reader = spark.read.format(FORMAT).option(_FILTER, self._pattern())
         return self._read_files(reader.load(_escape(self._folder)))

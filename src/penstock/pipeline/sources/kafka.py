@@ -70,12 +70,15 @@ class KafkaSource:
         """Return what names the topic for good."""
         return f"kafka:{self._topic.name}:{self._topic.describe().identity}"
 
-    def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:
-        """Return the records as a stream."""
-        reader = spark.readStream.format("kafka").options(**self._options(spark))
+    def read_stream(self, spark: SparkSession, rows: int | None, start: str = "") -> DataFrame:
+        """Return the records as a stream; without `rows`, each as it comes."""
+        reader = spark.readStream.format("kafka").options(**self._options())
         if start:
             reader = reader.option("startingOffsets", self._begin_at(start))
-        return _select(reader.option("maxOffsetsPerTrigger", rows).load())
+        if rows is not None:
+            tasks = spark.sparkContext.defaultParallelism
+            reader = reader.options(maxOffsetsPerTrigger=rows, minPartitions=tasks)
+        return _select(reader.load())
 
     def _begin_at(self, start: str) -> str:
         """Return a place with all partitions; those that came later begin at their beginning."""
@@ -83,9 +86,16 @@ class KafkaSource:
         places = {it: known.get(str(it), _EARLIEST) for it in self._topic.describe().partitions}
         return json.dumps({self._topic.name: places})
 
-    def read(self, spark: SparkSession) -> DataFrame:
-        """Return all records that there are now."""
-        return _select(spark.read.format("kafka").options(**self._options(spark)).load())
+    def read(self, spark: SparkSession, start: str = "", end: str = "") -> DataFrame:
+        """Return all records that there are now, or those between two places."""
+        reader = spark.read.format("kafka").options(**self._options())
+        if start:
+            reader = reader.option("startingOffsets", self._begin_at(start))
+        return _select((reader.option("endingOffsets", end) if end else reader).load())
+
+    def count_partitions(self) -> int:
+        """Return how many tasks read the topic side by side."""
+        return len(self._topic.describe().partitions)
 
     def hand_over(self, position: Position, checkpoint: Path) -> str:  # noqa: ARG002
         """Return the place: another query can begin there."""
@@ -116,12 +126,11 @@ class KafkaSource:
         partition, place = divmod(offset, 1 << PARTITION_SHIFT)
         return {"partition": partition, "offset": place}
 
-    def _options(self, spark: SparkSession) -> dict[str, str]:
+    def _options(self) -> dict[str, str]:
         return {
             **connector_options(self._log),
             "subscribe": self._topic.name,
             "startingOffsets": "earliest",
-            "minPartitions": str(spark.sparkContext.defaultParallelism),
             "kafka.isolation.level": "read_committed",
             "kafka.allow.auto.create.topics": "false",
             "failOnDataLoss": "true",

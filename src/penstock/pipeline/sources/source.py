@@ -38,14 +38,15 @@ class Source(Protocol):
     def identify(self) -> str:
         """Return what names this source for good; raises where it cannot be reached."""
 
-    def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:
+    def read_stream(self, spark: SparkSession, rows: int | None, start: str = "") -> DataFrame:
         """Return the records as a stream, about `rows` at a time; with 0, no new ones come.
 
-        A new query begins at `start`, in Spark's words for a place, or at the beginning.
+        None: each as it comes, where the store can do that. A new query begins at `start`, in
+        Spark's words for a place, or at the beginning.
         """
 
-    def read(self, spark: SparkSession) -> DataFrame:
-        """Return all records that there are now."""
+    def read(self, spark: SparkSession, start: str = "", end: str = "") -> DataFrame:
+        """Return all records that there are now; of Kafka also those between two places."""
 
     def hand_over(self, position: Position, checkpoint: Path) -> str:
         """Prepare another checkpoint to go on at a place; return the `start` for it."""

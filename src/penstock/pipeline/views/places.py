@@ -56,8 +56,8 @@ class Places:
         """
         place = read_place(view.folder)
         owner = Owner(self._stream.name, identity)
-        if view.stateful:
-            partitions = choose_partitions(self._spark, view.blueprint)
+        if view.alone:
+            partitions = choose_partitions(self._spark, view.blueprint) if view.stateful else 0
             owner = replace(owner, view=view.name, partitions=partitions)
         if place is None:
             if view.batch.number >= 0:
@@ -148,7 +148,7 @@ class Places:
         standing: dict[str, str] = {}
         for name, views in groups.items():
             checkpoint = Checkpoint(self._folder / name)
-            position = "" if views[0].stateful else stand(checkpoint, views)
+            position = "" if views[0].alone else stand(checkpoint, views)
             into = standing.setdefault(position, name) if position else name
             if into != name:
                 batch = Checkpoint(self._folder / into).committed

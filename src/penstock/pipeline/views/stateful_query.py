@@ -9,8 +9,9 @@ Rules that hold here:
   alone, and nothing of it is published.
 - A batch that the view does not have, and that a kill ended, is planned anew: who opted out since
   is heard before anything is published.
-- What has to leave (a stop, other definitions, another number of shards) leaves in a batch without
-  records: nothing is read under definitions that do not hold any more.
+- What a view holds back when it is stopped leaves with the next batch of its query, which is warm.
+- What has to leave under definitions that do not hold any more, or with another number of shards,
+  leaves in a query of its own, in a batch without records.
 - The number of partitions is that of the checkpoint, for good.
 """
 
@@ -53,6 +54,8 @@ class StatefulQuery(ViewQuery):
     """Notes of people who are forgotten in the batch that was planned last."""
     _draining = False
     _flush = False
+    _finishing = False
+    """Whether the query ends once nothing is held back."""
 
     @property
     def _view(self) -> ViewRunner:
@@ -87,6 +90,14 @@ class StatefulQuery(ViewQuery):
             vault=view.vault,
         )
 
+    def finish(self) -> None:
+        """Let everything leave in the next batch of the query that runs, and end it."""
+        with self.lock:
+            if not self.views or not self._view.held or self.has_ended:
+                return
+            self._flush = self._finishing = True
+        self.wait()
+
     def drain(self) -> None:
         """Let everything leave that the view holds back, and read nothing."""
         self._draining = self._flush = True
@@ -108,6 +119,8 @@ class StatefulQuery(ViewQuery):
             if self._closing:
                 raise QueryEndedError("the query was told to end")
             view = self._view
+            if self._finishing and not view.held:
+                raise QueryEndedError("nothing is held back any more")
             try:
                 self._check_source()
             except PenstockError as error:
@@ -173,6 +186,8 @@ class StatefulQuery(ViewQuery):
         if view.has(batch):
             for note in self._asked:
                 note.unlink(missing_ok=True)  # it is durable that none of this is held any more
+            # Spark notes the batch, and asks for no other one.
+            self._closing |= self._finishing and not self._flush
 
     @override
     def _find_cause(self, error: BaseException) -> BaseException:

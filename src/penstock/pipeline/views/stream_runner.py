@@ -47,6 +47,7 @@ from penstock.pipeline.views.failures import (
 )
 from penstock.pipeline.views.places import Places, stand
 from penstock.pipeline.views.query import ViewQuery
+from penstock.pipeline.views.real_time import RealTimeQuery
 from penstock.pipeline.views.stateful_query import StatefulQuery
 from penstock.pipeline.views.view_runner import ViewRunner
 
@@ -133,6 +134,10 @@ class StreamRunner:
                 return
             self._waiting.pop(name, None)
             for query in [it for it in self._queries if name in it.views]:
+                if flush and isinstance(query, StatefulQuery):
+                    query.finish()
+                    if not query.views:
+                        view.open()  # it left, and was closed: below it is tried once more
                 query.release(view)
                 if not query.views:
                     query.stop()
@@ -272,7 +277,8 @@ class StreamRunner:
 
     def _make_query(self, name: str, views: Sequence[ViewRunner]) -> ViewQuery:
         checkpoint = Checkpoint(self._checkpoints / name)
-        query = self._new_query(StatefulQuery if views[0].stateful else ViewQuery, checkpoint)
+        alone = StatefulQuery if views[0].stateful else RealTimeQuery
+        query = self._new_query(alone if views[0].alone else ViewQuery, checkpoint)
         for view in views:
             query.views[view.name] = self._waiting.pop(view.name)
         # Views that go by the checkpoint, and do not run now, get copies of their own.
@@ -329,7 +335,7 @@ class StreamRunner:
         still: dict[str, list[ViewQuery]] = {}
         for query in self._queries:
             views = list(query.views.values())
-            if views and not views[0].stateful:
+            if views and not views[0].alone:
                 still.setdefault(stand(query.checkpoint, views), []).append(query)
         still.pop("", None)
         for together in still.values():

@@ -24,6 +24,7 @@ from penstock.errors import UsageError, quote
 from penstock.eventlog import Topic
 from penstock.eventlog.erasure import find_asked
 from penstock.masks import Vault
+from penstock.model.kinds.views import REAL_TIME
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.k_anonymity import PERSONS, RECORDS
 from penstock.pipeline.anonymizers.stateful import DeadLetter, read_table
@@ -62,6 +63,8 @@ class ViewRunner:
         self.secret = secret
         self.vault = vault
         self.stateful = bool(blueprint.plan.stateful)
+        self.alone = self.stateful or blueprint.view.trigger == REAL_TIME
+        """Whether the view has a query of its own."""
         self.refusing = OptedOut()
         """Who wants no part in the view, as of when it was asked last."""
         self._spark = spark
@@ -199,11 +202,19 @@ class ViewRunner:
             count = found.published + len(found.dead)
             totals = Totals(count, found.published, len(found.dead), 0.0)
             return self._commit(found.target.parent, batch, found.dead, totals)
-        frame = mark_refused(frame, self.blueprint.stream, self.refusing)
         staged = self._writer.stage()
-        published, dead = self._write(self._rows(frame.sparkSession).make(frame), staged)
+        published, dead = self._write(self.make(frame), staged)
         totals = Totals(published + len(dead), published, len(dead), 0.0)
         return self._commit(staged, batch, dead, totals)
+
+    def note(self, batch: Batch, read: int, dead: Sequence[DeadLetter]) -> Commit:
+        """Commit a batch whose records Spark itself has brought to the view's topic."""
+        totals = Totals(read, read - len(dead), len(dead), 0.0)
+        return self._commit(self._writer.stage(), batch, dead, totals)
+
+    def topic_options(self) -> dict[str, str]:
+        """Return what Spark's own sink needs to write to the view's topic."""
+        return self._sinks.stream_options()
 
     def publish(self, made: DataFrame, batch: Batch) -> Commit:
         """Publish what left the stateful operator in a batch; see `dataframes.view.make_view`."""
@@ -220,11 +231,14 @@ class ViewRunner:
         totals = Totals(found.read, found.published, len(found.dead), found.loss)
         return self._commit(staged, batch, found.dead, totals, shards)
 
-    def _rows(self, session: SparkSession) -> RowView:
-        """Return the view without state; built once, as the next batch needs the same."""
+    def make(self, frame: DataFrame, refusing: OptedOut | None = None) -> DataFrame:
+        """Return the view without state, but of those who refuse."""
+        session = frame.sparkSession
         if self._built is None or self._built[0] is not session:
+            # Built once, as the next batch needs the same.
             self._built = session, RowView(session, self.blueprint, self._before)
-        return self._built[1]
+        stream, who = self.blueprint.stream, self.refusing if refusing is None else refusing
+        return self._built[1].make(mark_refused(frame, stream, who))
 
     def _write(self, made: DataFrame, staged: Path) -> tuple[int, list[DeadLetter]]:
         """Write the rows that passed all masks; return their number, and the others."""

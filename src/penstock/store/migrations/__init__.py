@@ -51,6 +51,7 @@ STEPS: Final[Mapping[str, str]] = {
     "0026": "privacy.index_requests_by_publisher",
     "0027": "privacy.make_sessions",
     "0028": "gateways.add_clients_away",
+    "0029": "privacy.make_registrations",
 }
 _versions: Final = sa.Table(
     VERSION_TABLE,

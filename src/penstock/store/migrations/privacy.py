@@ -307,3 +307,24 @@ def make_sessions() -> None:
         sa.Column("expires", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("digest", name="pk_console_links"),
     )
+
+
+def make_registrations() -> None:
+    """Make the table of services and front ends that somebody asks to be defined."""
+    op.create_table(
+        "rights_registrations",
+        sa.Column("id", sa.String(32), nullable=False),
+        sa.Column("user", sa.String(256), nullable=False),
+        sa.Column("kind", sa.String(64), nullable=False),
+        sa.Column("name", sa.String(256), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("why", sa.Text(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("decided_by", sa.String(256)),
+        sa.Column("decided", sa.BigInteger()),
+        sa.Column("reason", sa.Text(), nullable=False, server_default=""),
+        sa.PrimaryKeyConstraint("id", name="pk_rights_registrations"),
+    )
+    op.create_index("ix_rights_registrations_user", "rights_registrations", ["user"])
+    op.create_index("ix_rights_registrations_status", "rights_registrations", ["status"])

@@ -164,8 +164,10 @@ class ComplianceBook:
             ],
         )
 
-    def figures(self, since: datetime | None = None) -> list[ServiceFigures]:
-        """Return how each service honoured each control, of requests since a time."""
+    def figures(
+        self, since: datetime | None = None, until: datetime | None = None
+    ) -> list[ServiceFigures]:
+        """Return how each service honoured each control, of requests of a time."""
         now = self._clock()
         completed = _ROWS.status == ProgressStatus.COMPLETED.value
         lost = _ROWS.status.in_([it.value for it in LOST])
@@ -192,6 +194,8 @@ class ComplianceBook:
         )
         if since is not None:
             wanted = wanted.where(requests_table.c.at >= since)
+        if until is not None:
+            wanted = wanted.where(requests_table.c.at < until)
         with self._database.read() as connection:
             return [
                 ServiceFigures(

@@ -92,8 +92,8 @@ class RequestBook:
         self.compliance = ComplianceBook(database, self.outbox, clock=clock)
         self._acceptance = Acceptance(consent, self.outbox, sealer, clock=clock)
         self._consent = consent
+        self.sealer = sealer
         self._database = database
-        self._sealer = sealer
         self._clock = clock
 
     # --- in ---
@@ -273,7 +273,7 @@ class RequestBook:
         wanted = sa.select(requests_table.c.sealed).where(requests_table.c.id == request)
         with self._database.read() as connection:
             sealed = connection.scalar(wanted)
-        return None if sealed is None else self._sealer.open(sealed, request)
+        return None if sealed is None else self.sealer.open(sealed, request)
 
     def newest(
         self,
@@ -282,10 +282,11 @@ class RequestBook:
         limit: int = 100,
         publisher: str | None = None,
         after: str | None = None,
+        subject: str | None = None,
     ) -> Sequence[tuple[Any, int, int]]:
         """Return requests, newest first, with their number of services and how many are done.
 
-        `after` names the last one that was seen of the same list.
+        `after` names the last one that was seen of the same list; `subject` whom they are about.
         """
         rows, own = progress_table.c, requests_table.c
         order = (own.at.desc(), own.id)
@@ -294,6 +295,8 @@ class RequestBook:
             wanted = wanted.where(own.status == status.value)
         if publisher is not None:
             wanted = wanted.where(own.publisher == publisher)
+        if subject is not None:
+            wanted = wanted.where(own.subject == self._consent.marks.of(subject))
         if after is not None:
             seen = requests_table.alias("seen")
             at = sa.select(seen.c.at).where(seen.c.id == after, seen.c.publisher == own.publisher)
@@ -341,6 +344,26 @@ class RequestBook:
             wanted = wanted.where(rows.request == request)
         with self._database.read() as connection:
             return [(row.request, row.subscriber) for row in connection.execute(wanted)]
+
+    def parts(
+        self, statuses: Iterable[ProgressStatus], limit: int, *, subscriber: str | None = None
+    ) -> Sequence[Any]:
+        """Return what services failed, or have to do still, with its request: what is due first."""
+        rows, own = progress_table.c, requests_table.c
+        wanted = (
+            sa.select(
+                rows.request, rows.subscriber, rows.status, rows.due, rows.deadline, rows.trouble,
+                rows.rounds, rows.attempts, own.control, own.action, own.publisher, own.at,
+            )
+            .join(requests_table, rows.request == own.id)
+            .where(rows.status.in_([it.value for it in statuses]))
+            .order_by(rows.due, rows.request, rows.subscriber)
+            .limit(limit)
+        )  # fmt: skip
+        if subscriber is not None:
+            wanted = wanted.where(rows.subscriber == subscriber)
+        with self._database.read() as connection:
+            return connection.execute(wanted).all()
 
     def show(self, request: str) -> tuple[Any, list[Any]] | None:
         """Return a request and its progress; the work is the same where there is none."""

@@ -26,7 +26,8 @@ DENIED = DeliveryDecision(None, Refusal("purpose", "reservation a"), lasting=Tru
 def make(*decisions: DeliveryDecision) -> tuple[DecisionCache, Mock]:
     check = Mock()
     check.decide.side_effect = decisions
-    check.open.side_effect = lambda packet: packet
+    check.open.side_effect = lambda _, packet, __: packet
+    check.is_vouched.return_value = False
     return DecisionCache(check), check
 
 
@@ -49,14 +50,29 @@ def test_what_is_denied_is_kept_with_its_rule() -> None:
 def test_what_was_sealed_is_opened_each_time_and_never_passes_as_it_came() -> None:
     cache, check = make(PASSES, PASSES)
     opened = delivered("a", 1)
-    check.open.side_effect = [opened, opened, None]
+    sealed = DeliveryDecision(None, Refusal("sealed", "sealed stream"))
+    check.open.side_effect = [opened, opened, sealed]
     for _ in range(2):
         decision = cache.decide(SESSION, delivered("a", 1), ("a", b"raw"))
         assert decision.sent is opened
         assert not cache.passing
     refused = cache.decide(SESSION, delivered("a", 1), ("a", b"raw"))
-    assert refused.properties is None
-    assert refused.refusal.why == "sealed"
+    assert refused is sealed
+
+
+def test_what_is_vouched_for_is_decided_on_each_time() -> None:
+    for decision in (PASSES, DENIED):
+        cache, check = make(decision, decision)
+        check.is_vouched.return_value = True
+        for _ in range(2):
+            assert cache.decide(SESSION, delivered("a", 1), ("a", b"raw")) == decision
+        assert check.decide.call_count == check.delivered.call_count == 2
+
+
+def test_what_waits_for_a_leader_was_not_delivered() -> None:
+    cache, check = make(DeliveryDecision(awaiting_leader=True))
+    cache.decide(SESSION, delivered("a", 1), ("a", b"raw"))
+    assert not check.delivered.called
 
 
 @pytest.mark.parametrize(
@@ -84,7 +100,8 @@ def test_long_property_lists_are_not_kept() -> None:
 
 def test_many_topics_push_out_what_was_kept() -> None:
     check = Mock()
-    check.open.side_effect = lambda packet: packet
+    check.open.side_effect = lambda _, packet, __: packet
+    check.is_vouched.return_value = False
     check.decide.side_effect = lambda _, packet: PASSES if len(packet.topic) % 2 else DENIED
     cache = DecisionCache(check)
     for number in range(10_000):

@@ -25,7 +25,9 @@ from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.k_anonymity import PERSONS, SUPPRESSED
 from penstock.pipeline.anonymizers.window_anonymizers import TOO_FEW
 from penstock.pipeline.records.columns import Integers
-from penstock.pipeline.risk.figures import (
+from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder
+from penstock.pipeline.sinks.published import read_persons
+from penstock.risk.figures import (
     Attack,
     Bar,
     Knowledge,
@@ -36,8 +38,8 @@ from penstock.pipeline.risk.figures import (
     measure_attack,
     measure_sensitive,
 )
-from penstock.pipeline.risk.promises import GroupPromise, judge_k, judge_sensitive, promised_k
-from penstock.pipeline.risk.tally import (
+from penstock.risk.promises import GroupPromise, judge_k, judge_sensitive, promised_k
+from penstock.risk.tally import (
     COMBINATIONS,
     COUNT,
     NULL,
@@ -46,8 +48,6 @@ from penstock.pipeline.risk.tally import (
     read_columns,
     read_delivered,
 )
-from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder
-from penstock.pipeline.sinks.published import read_persons
 
 THRESHOLD: Final = 0.2
 """The risk above which records are counted: groups of fewer than five."""

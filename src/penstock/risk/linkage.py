@@ -39,11 +39,11 @@ from penstock.masks.substitution import ConditionalSubstitution
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.k_anonymity import HIGH, LOW, make_domain
 from penstock.pipeline.records.columns import Integers
-from penstock.pipeline.risk.figures import Attack, Knowledge, Promise, Question, measure_attack
-from penstock.pipeline.risk.measurement import Meter, read_newest
-from penstock.pipeline.risk.tally import read_columns, read_delivered
 from penstock.pipeline.sinks.commits import Totals, ViewFolder
 from penstock.pipeline.sinks.published import read_persons
+from penstock.risk.figures import Attack, Knowledge, Promise, Question, measure_attack
+from penstock.risk.measurement import Meter, read_newest
+from penstock.risk.tally import read_columns, read_delivered
 
 RECORDS: Final = 500_000
 """How many records of a view are looked at."""

@@ -15,9 +15,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
-
-from typing_extensions import override
 
 from penstock.definitions import DefinitionSet
 from penstock.definitions.differential_privacy import coarsen
@@ -29,12 +28,11 @@ from penstock.pipeline.control import (
     find_private_streams,
     own_log,
 )
-from penstock.pipeline.risk.figures import NO_DISTANCE, Promise, Question
-from penstock.pipeline.risk.measurement import Meter, Risk, read_plan
 from penstock.pipeline.sinks.commits import COMMITS, Commit, Totals, ViewFolder
-from penstock.pipeline.views.view_runner import ViewRunner
+from penstock.risk.figures import NO_DISTANCE, Promise, Question
+from penstock.risk.measurement import Meter, Risk, read_plan
 from penstock.telemetry import get_logger
-from penstock.telemetry.metrics import Readings, histogram, readings
+from penstock.telemetry.metrics import Readings, readings
 
 LOOK_SECONDS: Final = 1.0
 MEASURE_SECONDS: Final = 0.1
@@ -60,11 +58,6 @@ RATE = _view("rate", "gauge", "Records read per second, of late.")
 LAG = _view("lag", "gauge", "Records of the stream that the view has not read.")
 HELD = _view("held", "gauge", "Records that the view holds back.")
 LOSS = _view("loss", "gauge", "The mean loss by generalization: 0 nothing, 1 all.")
-BATCH = histogram(
-    "penstock_view_batch_seconds",
-    "Time that a view took for a batch, without what it shares with other views.",
-    buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
-).plain
 SUPPRESSED = _view(
     "suppressed",
     "gauge",
@@ -79,26 +72,6 @@ ENTROPY = _view("l_entropy", "gauge", "The least e^entropy of a sensitive field 
 T = _view("t", "gauge", "The greatest distance of a group's sensitive values from all.")
 RISK_MOST = _view("prosecutor_risk_most", "gauge", "The greatest risk of a published record.")
 RISK_MEAN = _view("prosecutor_risk_mean", "gauge", "The mean risk of published records.")
-
-
-class TimedView(ViewRunner):
-    """A view whose batches are timed."""
-
-    @override
-    def process(self, *args: Any, **options: Any) -> Commit:
-        return self._time(super().process, *args, **options)
-
-    @override
-    def publish(self, *args: Any, **options: Any) -> Commit:
-        return self._time(super().publish, *args, **options)
-
-    def _time(self, action: Callable[..., Commit], *args: Any, **options: Any) -> Commit:
-        began = time.perf_counter()
-        made = action(*args, **options)
-        seconds = time.perf_counter() - began
-        BATCH.observe(seconds)
-        _log.debug("batch", view=self.name, duration_ms=round(seconds * 1000))
-        return made
 
 
 class ViewWatch:
@@ -201,8 +174,20 @@ class Observer:
         self._definitions = definitions
         self._watched: dict[str, ViewWatch] = {}
 
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look again and again meanwhile."""
+        ended = threading.Event()
+        thread = threading.Thread(target=self.run, args=(ended,), name="observer", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
     def run(self, ended: threading.Event) -> None:
-        """Look again and again."""
+        """Look until told to end."""
         while not ended.wait(LOOK_SECONDS):
             try:
                 self.look()

@@ -12,10 +12,10 @@ import pytest
 from penstock.definitions.views import schema_of
 from penstock.errors import UsageError
 from penstock.eventlog import Topic
+from penstock.feeding.dialects import Dialect
+from penstock.feeding.ingest import CsvOptions, FedFiles, feed
 from penstock.masks.fields import avro_schema
 from penstock.model.kinds import Stream
-from penstock.pipeline.ingest import CsvOptions, FedFiles, feed
-from penstock.pipeline.records.dialects import Dialect
 
 STREAM = Stream.model_validate(
     {

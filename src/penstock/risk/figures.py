@@ -39,8 +39,8 @@ from penstock.definitions.views import ViewPlan
 from penstock.errors import UsageError, quote
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.records.columns import Integers
-from penstock.pipeline.risk.tally import COUNT, Codes
 from penstock.pipeline.sinks.commits import Commit
+from penstock.risk.tally import COUNT, Codes
 
 
 class Knowledge(StrEnum):

@@ -23,11 +23,11 @@ from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.k_anonymity import count_persons
 from penstock.pipeline.anonymizers.stateful import DeadLetter
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME
-from penstock.pipeline.risk.figures import Knowledge, Question
-from penstock.pipeline.risk.linkage import measure_journalist
-from penstock.pipeline.risk.measurement import Moment, measure_view
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder, ViewWriter
 from penstock.pipeline.sinks.published import read_persons, write_persons
+from penstock.risk.figures import Knowledge, Question
+from penstock.risk.linkage import measure_journalist
+from penstock.risk.measurement import Moment, measure_view
 from tests.support.commands import run_command
 
 SECRET = bytes(32)
@@ -343,7 +343,7 @@ def test_where_no_quasi_identifier_is_declared_the_command_warns(
     capsys.readouterr()
     command.main(["risk", "research"], standalone_mode=False)
     assert "no quasi-identifier is declared" not in capsys.readouterr().out
-    monkeypatch.setattr("penstock.pipeline.risk.figures._find_generalized", lambda _: ())
+    monkeypatch.setattr("penstock.risk.figures._find_generalized", lambda _: ())
     command.main(["risk", "research"], standalone_mode=False)
     assert "no quasi-identifier is declared" in capsys.readouterr().out
 

@@ -13,11 +13,11 @@ import pytest
 from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.model.document import Document, Key
-from penstock.pipeline import metrics
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.control import Condition, Control
-from penstock.pipeline.metrics import Observer
 from penstock.pipeline.sinks.commits import Batch, Commit, Totals, ViewWriter
+from penstock.risk import watch as metrics
+from penstock.risk.watch import Observer
 from penstock.telemetry.metrics import REGISTRY
 
 FIELDS = [

@@ -22,10 +22,10 @@ from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.model.document import Document
 from penstock.pipeline.anonymizers.blueprint import Blueprint
-from penstock.pipeline.risk.figures import Knowledge
-from penstock.pipeline.risk.measurement import measure_view
-from penstock.pipeline.risk.tally import Codes, Tally
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder, ViewWriter
+from penstock.risk.figures import Knowledge
+from penstock.risk.measurement import measure_view
+from penstock.risk.tally import Codes, Tally
 from tests.support.scale import scaled
 
 FIELDS = [

@@ -34,7 +34,7 @@ from penstock.masks.anonymity.rules import (
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.k_anonymity import make_domain, make_rules
 from penstock.pipeline.records.columns import Integers
-from penstock.pipeline.risk.tally import COUNT, Codes
+from penstock.risk.tally import COUNT, Codes
 
 CELLS: Final = 4_000_000
 """How many cells histograms of groups have at once, at most."""

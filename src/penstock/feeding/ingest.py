@@ -36,11 +36,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from penstock.definitions.views import schema_of
 from penstock.errors import UsageError, quote
 from penstock.eventlog import Topic
+from penstock.feeding.dialects import DELIMITERS, Dialect, detect, in_our_dialect
 from penstock.json_text import read_object
 from penstock.masks.chain import type_reason
 from penstock.masks.fields import CHECKS, FieldType, Schema, avro_names, read_text
 from penstock.model.kinds import Stream
-from penstock.pipeline.records.dialects import DELIMITERS, Dialect, detect, in_our_dialect
 from penstock.pipeline.sources.blocks import ENDINGS, Survey, read_block, survey
 from penstock.pipeline.sources.values import NO_TEXT
 
