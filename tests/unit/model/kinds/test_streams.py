@@ -136,8 +136,8 @@ def test_patterns_are_stored_under_the_name_that_people_write() -> None:
     [
         (["$SYS/#"], {}, "never recorded"),
         (["$share/g/home"], {}, "never recorded"),
-        (["home/+bed"], {}, "the level 'bed' is no field"),
-        (["home/+pulse"], {}, "the level 'pulse' is no field"),
+        (["home/+bed"], {}, "the level 'bed' is not a field"),
+        (["home/+pulse"], {}, "the level 'pulse' is not a field"),
         (["home/+ward/+ward"], {}, "two levels"),
         (["home/#/pulse"], {}, "continues after"),
         ([""], {}, "empty"),
