@@ -196,7 +196,15 @@ class PublicationCheck:
         if not watched and not self._decides(topic) and not self._rules.keeps_out(session.user):
             return ALWAYS_ACCEPTED
         result = self._publish(session, packet)
-        return self._when_current(session, packet) if _awaits_leader(result) else result
+        if _awaits_leader(result):
+            return self._when_current(session, packet)
+        if isinstance(result, PublishResult) and result is not ALWAYS_ACCEPTED:
+            recent, outcome = self._denials.decisions, result.outcome
+            if outcome is PublishOutcome.DENIED:
+                recent.publication(session, packet.topic, outcome.value, result.rule)
+            elif outcome is PublishOutcome.ACCEPTED and recent.takes():
+                recent.publication(session, packet.topic)
+        return result
 
     def _publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
         topic = packet.topic

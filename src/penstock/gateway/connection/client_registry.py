@@ -385,6 +385,8 @@ class ClientAnswering:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _look(self, request: ClientRequest) -> dict[str, Any]:
+        if request.verb == "recent":
+            return {"decisions": [it._asdict() for it in self._denials.decisions.newest()]}
         if request.verb == "list":
             opened = list(self._clients.opened())
             return {"count": len(opened), "clients": [_line(it) for it in opened[:LISTED]]}

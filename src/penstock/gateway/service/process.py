@@ -64,10 +64,12 @@ from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.enforcement_points import ClientRequests
 from penstock.store.follower import Follower
+from penstock.store.key_groups import KeyOffice
 from penstock.store.keys import open_group_keys
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.session_tables import SessionQuotas
 from penstock.store.sessions import Sessions
+from penstock.store.spent_nonces import SpentNonces
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger
 from penstock.trust.credentials import derive_client_prefix
@@ -136,6 +138,8 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 trust=_read_trust(config),
             ),
             network=_read_network(config),
+            nonces=SpentNonces(database),
+            skew=int(1000 * config.trust.skew),
             limits=limits,
             notation=notation,
             broker=broker,
@@ -169,6 +173,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 partial(open_group_keys, database, config.trust.key),
                 int(1000 * config.trust.key_delay),
                 int(1000 * config.trust.key_retention),
+                partial(_open_office, config, database),
             ),
             # Where the broker knows clients, it has to hear each by itself. Where other domains
             # are, each message is marked, and none fits a lane; no gateway is told of takeovers.
@@ -253,6 +258,17 @@ def _warn_of_client_names(rules: Rules) -> None:
             "they give nothing, as anybody can choose an identifier",
             count=named,
         )
+
+
+def _open_office(config: Config, database: Database) -> KeyOffice:
+    """Return what gives out keys of this domain, and takes those of others."""
+    trust = config.trust
+    return KeyOffice(
+        open_group_keys(database, trust.key),
+        open_key(trust.key),
+        refresh_every=int(1000 * trust.key_refresh),
+        lead=int(1000 * trust.key_lead),
+    )
 
 
 def _has_lanes(config: Config) -> bool:
