@@ -10,7 +10,8 @@ from playwright.sync_api import Browser, expect
 
 from tests.support.console.browsing import Person
 from tests.support.console.installation import ConsoleInstallation
-from tests.support.console.ward import USERS, WARD, publish
+from tests.support.console.ward import USERS, WARD, publish, subscribe
+from tests.support.store.installation import until
 
 pytestmark = [
     pytest.mark.needs("chromium"),
@@ -81,3 +82,37 @@ def test_the_glass_is_broken_by_hand(nurse: Person, shots: Path) -> None:
     expect(page.get_by_label("Situation").first).to_contain_text("Low")
     nurse.look("/emergencies/scenario?name=oxygen", shots, "scenario")
     nurse.look("/emergencies/history", shots, "situation-history")
+
+
+def test_somebody_asks_why_a_delivery_was_denied_and_tries_a_draft_on_it(
+    browser: Browser, ward: ConsoleInstallation, shots: Path
+) -> None:
+    session = ward.sign_in("officer")
+    reader = subscribe(ward, "nina", "care")
+
+    def denied() -> bool:
+        publish(ward, "ward/p-17/vitals", patient="p-17", pulse=81, oxygen=97)
+        return bool(ward.data("/access/decisions.json?q=nina&outcome=denied", session)["total"])
+
+    until(denied, "a delivery that is denied")
+    reader.terminate()
+    reader.wait(30)
+    with Person(browser, ward, "officer") as officer:
+        page = officer.page
+        officer.look("/access/decisions", shots, "decisions")
+        page.get_by_label("User, topic or rule").fill("nina")
+        page.get_by_role("button", name="Show").click()
+        page.get_by_role("link", name="Why: nina read ward/p-17/vitals").first.click()
+        answer = page.get_by_label("Answer")
+        expect(answer).to_contain_text("Denied")
+        expect(answer).to_contain_text("role nurse")
+        expect(answer).to_contain_text("not active")
+        page.screenshot(path=shots / "why-delivery.png", full_page=True)
+        page.goto("/access/user?name=nina")
+        page.get_by_role("combobox", name="Role").select_option("nurse")
+        page.get_by_role("button", name="Give…").click()
+        turned = page.get_by_role("region", name="Recent decisions, decided anew")
+        expect(turned).to_contain_text("denied → allowed")
+        expect(turned).to_contain_text("ward/p-17/vitals")
+        officer.check_accessibility("a review with recent decisions")
+        page.screenshot(path=shots / "review-replay.png", full_page=True)

@@ -101,6 +101,8 @@ class WatchedTopics:
 
     def matches(self, topic: str) -> bool:
         """Say whether a message on a topic could be an event."""
+        if not self._kinds:
+            return False
         known = self._known.get(topic)
         if known is None:
             if len(self._known) >= _CACHED_TOPICS:

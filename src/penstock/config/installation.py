@@ -284,6 +284,11 @@ class TrustSettings(Settings):
         "30d",
         "How old a key of a sealed stream may be: when `penstock keys refresh` changes it.",
     )
+    key_lead: Annotated[Duration, Field(ge=0, le=86_400)] = setting(
+        "5s",
+        "How long a new key of a sealed stream is given out before it counts, so that all have it "
+        "by then. Longer where keys are sent as files.",
+    )
     key_delay: Annotated[Duration, Field(ge=600, le=3_650 * 86_400)] = setting(
         "7d",
         "How long a key of a sealed stream that was changed still opens what the broker keeps.",

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -35,7 +36,7 @@ from penstock.console.access import HiddenError, MissingError, NobodyError
 from penstock.console.desk import VISIT, Desk, Visit, Visitor
 from penstock.console.gate import ERROR, sign_in_path
 from penstock.console.rendering import Renderer, load_assets
-from penstock.console.rooms import Again, Done, Page, Room, signature_of
+from penstock.console.rooms import Action, Again, Done, Page, Room, signature_of
 from penstock.errors import DeniedError, InvalidError, PenstockError, UnavailableError, UsageError
 from penstock.server.callers import TooLargeError, TooManyError
 from penstock.telemetry import counter, gauge, get_logger
@@ -70,20 +71,23 @@ class Streams:
         self._most = most
         self._per_user = per_user
         self._open: Counter[str] = Counter()
+        self._lock = threading.Lock()
         self.closing = asyncio.Event()
 
     def enter(self, user: str) -> None:
         """Count one more; refuse it where there are enough."""
-        if self._open.total() >= self._most or self._open[user] >= self._per_user:
-            raise TooManyError("too many pages follow what happens", 30.0)
-        self._open[user] += 1
+        with self._lock:
+            if self._open.total() >= self._most or self._open[user] >= self._per_user:
+                raise TooManyError("too many pages follow what happens", 30.0)
+            self._open[user] += 1
         STREAMS.plain.inc()
 
     def leave(self, user: str) -> None:
         """Count one less."""
-        self._open[user] -= 1
-        if not self._open[user]:
-            del self._open[user]
+        with self._lock:
+            self._open[user] -= 1
+            if not self._open[user]:
+                del self._open[user]
         STREAMS.plain.dec()
 
     async def rest(self, seconds: float) -> bool:
@@ -95,15 +99,21 @@ class Streams:
         return False
 
 
-class EventStream(StreamingResponse):
+class CountedStream(StreamingResponse):
     """A stream that is counted until it is over, also where its browser left before it began."""
 
-    def __init__(self, rounds: AsyncIterator[str], leave: Callable[[], None]) -> None:
-        super().__init__(rounds, media_type="text/event-stream")
+    def __init__(
+        self,
+        content: AsyncIterable[Any],
+        leave: Callable[[], None],
+        headers: Mapping[str, str] | None = None,
+        media_type: str = "text/event-stream",
+    ) -> None:
+        super().__init__(content, headers=headers, media_type=media_type)
         self._leave = leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events."""
+        """Send it."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -132,7 +142,7 @@ class Application:
             for page in room.pages:
                 self._add_page(room, page)
             for action in room.actions:
-                self._add_action(room, action.path, action.run)
+                self._add_action(room, action)
         self._add_home(rooms)
         self._add_static()
         for kind in (RequestValidationError, HTTPException, PenstockError, Exception):
@@ -212,7 +222,7 @@ class Application:
             self._streams.enter(values["visit"].user)
             request.scope["state"]["connection"].keep_open()
             rounds = self._rounds(values, render, page.every)
-            return EventStream(rounds, partial(self._streams.leave, values["visit"].user))
+            return CountedStream(rounds, partial(self._streams.leave, values["visit"].user))
 
         asked = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)
         _sign(follow, signature, asked)
@@ -243,20 +253,18 @@ class Application:
             if not await self._streams.rest(every):
                 return
 
-    def _add_action(self, room: Room, path: str, run: Callable[..., Any]) -> None:
-        signature = signature_of(run)
+    def _add_action(self, room: Room, action: Action) -> None:
+        signature = signature_of(action.run)
 
         def act(**values: Any) -> Response:
             request = values.pop("request")
             visit: Visit = values["visit"]
             visit.require(room.sees)
-            made = run(**values)
+            if action.streams:
+                return self._send_counted(request, visit.user, partial(action.run, **values))
+            made = action.run(**values)
             if isinstance(made, Again):
                 return self._renderer.again(request, visit, room, made)
-            if isinstance(made, Response):
-                if isinstance(made, StreamingResponse):
-                    request.scope["state"]["connection"].keep_open()
-                return made
             assert isinstance(made, Done)  # noqa: S101 - what actions return
             if made.said:
                 self._desk.tell(visit, made.said)
@@ -265,8 +273,23 @@ class Application:
         asked = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)
         _sign(act, signature, asked)
         self.app.add_api_route(
-            path, act, methods=["POST"], include_in_schema=False, response_model=None
+            action.path, act, methods=["POST"], include_in_schema=False, response_model=None
         )
+
+    def _send_counted(
+        self, request: Request, user: str, run: Callable[[], StreamingResponse]
+    ) -> Response:
+        """Send an answer that goes on for a while; it takes a place among the streams."""
+        self._streams.enter(user)
+        leave = partial(self._streams.leave, user)
+        try:
+            made = run()
+        except BaseException:
+            leave()
+            raise
+        request.scope["state"]["connection"].keep_open()
+        kept = {name: it for name, it in made.headers.items() if name != "content-type"}
+        return CountedStream(made.body_iterator, leave, kept, made.media_type or "")
 
     def _add_home(self, rooms: Sequence[Room]) -> None:
         @self.app.get("/", include_in_schema=False)

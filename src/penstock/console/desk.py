@@ -46,6 +46,7 @@ from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions, recorder
 from penstock.store.definitions.documents import Snapshot
 from penstock.store.definitions.history import Change, Definitions
+from penstock.store.enforcement_points import ClientRequests, RecentDecision
 from penstock.store.follower import Follower
 from penstock.store.rights.compliance import ComplianceBook
 from penstock.store.rights.registrations import RegistrationBook
@@ -54,6 +55,8 @@ from penstock.store.rights.tables import Sealer
 from penstock.trust.keys import open_key
 
 FOLLOW_SECONDS: Final = 10.0
+_DECISION_SECONDS: Final = 1.0
+_ANSWER_SECONDS: Final = 2.0
 KIND: Final = "console"
 VISIT: Final = "visit"
 Answer = TypeVar("Answer")
@@ -168,6 +171,15 @@ class Desk:
             # Masks that hash need some key; what they leave does not depend on which.
             read_key=lambda: bytes(32),
             home=lambda: open_key(self.config.trust.key).key,
+        )
+
+    def recent_decisions(self, user: str) -> tuple[list[RecentDecision], int]:
+        """Return what gateways decided lately, and how many did not answer; it is on record."""
+        self.record("decisions", user)
+        return self.remember(
+            "decisions",
+            _DECISION_SECONDS,
+            lambda: ClientRequests(self.database).recent(_ANSWER_SECONDS),
         )
 
     def compliance(self) -> ComplianceBook:

@@ -1,6 +1,7 @@
 """What a draft of the definitions changes of who sees what, before it is applied.
 
     before, after ─▶ one example of each topic ─▶ subject, purpose, situation ─▶ what differs
+                  └▶ what gateways decided lately ─▶ decided anew ─▶ what would be another decision
 
 Rules that hold here:
 - The access matrix of both sides is compared: what is told is what a gateway does.
@@ -12,10 +13,12 @@ Rules that hold here:
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
+from penstock.clock import utc_now
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access_matrix import (
     ORDINARY,
@@ -29,7 +32,12 @@ from penstock.definitions.access_matrix import (
 )
 from penstock.errors import UsageError
 from penstock.model import kinds
+from penstock.model.purposes import PurposeSet
+from penstock.policy.access.emergencies import Situations
+from penstock.policy.access.requests import AccessRequest, Message
 from penstock.policy.authorizer import Authorizer
+from penstock.policy.decision import Depends
+from penstock.store.enforcement_points import RecentDecision
 
 SECONDS: Final = 4.0
 _MOST_KEPT: Final = 500
@@ -203,3 +211,106 @@ def summarize(changes: Iterable[AccessChange]) -> Sequence[tuple[Direction, int]
     for it in changes:
         counts[it.direction] += 1
     return [(word, count) for word, count in counts.items() if count]
+
+
+REPLAY_SECONDS: Final = 2.0
+_MOST_REPLAYED: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedDecision:
+    """A recent decision that would be another one."""
+
+    decision: RecentDecision
+    times: int
+    will_be_allowed: bool
+    rule: str
+    """What would decide then."""
+
+
+@dataclass(slots=True)
+class Replay:
+    """Recent decisions, decided anew under a draft."""
+
+    changes: list[ReplayedDecision] = field(default_factory=list)
+    same: int = 0
+    unknown: int = 0
+    """How many cannot be decided anew: by what messages said, or by what has changed since."""
+    left: int = 0
+    """How many were not looked at: the time was over."""
+
+
+def replay(
+    decisions: Sequence[RecentDecision],
+    before: Authorizer,
+    after: Authorizer,
+    situations: Situations,
+    *,
+    seconds: float = REPLAY_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+) -> Replay:
+    """Decide anew what was decided, under the definitions in force and under those of a draft.
+
+    Only what the definitions in force decide as it was decided counts: what does not was decided
+    by something that is not known here (a payload, an opt-out, a situation that is over).
+    """
+    found, end = Replay(), clock() + seconds
+    counted = Counter(_freeze(it) for it in decisions)
+    for number, (decision, times) in enumerate(counted.items()):
+        if number % 32 == 0 and clock() > end:
+            found.left = (
+                counted.total() - found.same - found.unknown - sum(it.times for it in found.changes)
+            )
+            break
+        was, _ = _decide(before, decision, situations)
+        will, rule = _decide(after, decision, situations)
+        if was is None or will is None or was != decision.allowed:
+            found.unknown += times
+        elif was == will:
+            found.same += times
+        elif len(found.changes) < _MOST_REPLAYED:
+            found.changes.append(ReplayedDecision(decision, times, will, rule))
+        else:
+            found.left += times
+    return found
+
+
+def _freeze(it: RecentDecision) -> RecentDecision:
+    aip, pip = (None if some is None else tuple(some) for some in (it.aip, it.pip))
+    return it._replace(at=0.0, purposes=tuple(it.purposes), aip=aip, pip=pip)
+
+
+def _decide(
+    authorizer: Authorizer, it: RecentDecision, situations: Situations
+) -> tuple[bool | None, str]:
+    """Return whether something is allowed, and by which rule; None: that depends on the message."""
+    carried = None if it.aip is None else PurposeSet.of(it.aip, it.pip or ())
+    reads, rule, unsure = it.action == "read", "", False
+    for purpose in it.purposes or (None,):
+        request = AccessRequest(
+            it.action,
+            it.topic,
+            it.user,
+            it.client,
+            purpose if reads else None,
+            carried,
+            message=Message(
+                it.topic,
+                {},
+                user=it.publisher if reads else it.user,
+                client=it.publishing_client if reads else it.client,
+                behalf=it.behalf,
+            ),
+            environment={"time": utc_now()},
+            situations=situations,
+        )
+        decision = authorizer.authorize(request)
+        rule = decision.rule or authorizer.explain(request).rule
+        looks_inside = bool(authorizer.access.layout(it.topic).paths)
+        if decision.depends & Depends.MESSAGE or (
+            decision.depends & Depends.OBJECT and looks_inside
+        ):
+            unsure = True
+        elif decision.allowed:
+            return True, rule
+    return (None if unsure else False), rule

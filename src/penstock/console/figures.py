@@ -205,16 +205,18 @@ def sparkline(values: Sequence[float], label: str, *, width: int = 120, height: 
     ).format(width, height, label, line)
 
 
-def line_chart(series: Sequence[Series], label: str, *, most: float | None = None) -> Markup:
+def line_chart(
+    series: Sequence[Series], label: str, *, most: float | None = None, width: int = WIDTH
+) -> Markup:
     """Return lines over a common axis from 0, with marks at the quarters."""
     values = [value for it in series for value in it.values]
     top = most if most is not None else _round_up(max(values, default=0.0))
     top = top or 1.0
-    inner, depth = WIDTH - _LEFT - 8, HEIGHT - _TOP - _BOTTOM
+    inner, depth = width - _LEFT - 8, HEIGHT - _TOP - _BOTTOM
     parts: list[str] = []
     for quarter in range(5):
         height = _TOP + depth * (4 - quarter) / 4
-        parts.append(f'<path class="grid" d="M{_LEFT} {height:.1f}H{WIDTH - 8}"/>')
+        parts.append(f'<path class="grid" d="M{_LEFT} {height:.1f}H{width - 8}"/>')
         shown = f"{top * quarter / 4:.3g}"
         parts.append(f'<text class="axis" x="{_LEFT - 8}" y="{height + 4:.1f}">{shown}</text>')
     for number, it in enumerate(series):
@@ -236,7 +238,7 @@ def line_chart(series: Sequence[Series], label: str, *, most: float | None = Non
         )
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img"><title>{}</title>{}</svg>'
-    ).format(WIDTH, HEIGHT, label, Markup("".join(parts)))  # noqa: S704 - names are escaped
+    ).format(width, HEIGHT, label, Markup("".join(parts)))  # noqa: S704 - names are escaped
 
 
 def stacked_bar(parts: Mapping[str, float], label: str) -> Markup:

@@ -132,6 +132,8 @@ class Action:
 
     path: str
     run: Callable[..., Any]
+    streams: bool = False
+    """Whether its answer goes on for a while: it is counted among the streams."""
 
 
 @dataclass(slots=True)
@@ -182,11 +184,11 @@ class Room:
 
         return add
 
-    def action(self, path: str) -> Callable[[Function], Function]:
+    def action(self, path: str, *, streams: bool = False) -> Callable[[Function], Function]:
         """Return what adds a change, from the function that makes it."""
 
         def add(run: Function) -> Function:
-            self.actions.append(Action(path, run))
+            self.actions.append(Action(path, run, streams))
             return run
 
         return add

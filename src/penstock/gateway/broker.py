@@ -73,6 +73,8 @@ class BrokerAddress:
     tls: ssl.SSLContext | None = None
     username: str | None = None
     secret: Secret | None = None
+    client_prefix: str = ""
+    """What client identifiers begin with at the broker, where other domains have clients there."""
 
     @classmethod
     def of(cls, settings: BrokerSettings) -> BrokerAddress:

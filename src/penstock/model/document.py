@@ -11,7 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+KIND: Final = attrgetter("kind")
+"""Returns the kind of a key or a document."""
 
 
 class Key(NamedTuple):

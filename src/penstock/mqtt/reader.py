@@ -143,10 +143,10 @@ class Reader:
     """
 
     __slots__ = (
-        "_held",
         "_late",
         "_need",
         "_unjudged",
+        "held",
         "maximum_packet_size",
         "properties",
         "refused",
@@ -171,7 +171,8 @@ class Reader:
         self.maximum_packet_size = maximum_packet_size
         self.topics = TopicNames() if topics is None else topics
         self.properties = PropertyLists(sender) if properties is None else properties
-        self._held: bytes | bytearray = b""
+        self.held: bytes | bytearray = b""
+        """What is kept of an incomplete packet."""
         self._need = 0
         self.refused = False
         """Whether a rule was broken: `packets` raises as soon as those before are taken."""
@@ -182,30 +183,30 @@ class Reader:
     @property
     def buffered(self) -> int:
         """How many bytes of an incomplete packet are kept."""
-        return len(self._held)
+        return len(self.held)
 
     def feed(self, data: bytes) -> None:
         """Take what arrived."""
-        held = self._held
+        held = self.held
         if not held:
-            self._held = data
+            self.held = data
         elif self._need and len(held) + len(data) >= self._need:
-            self._held = b"".join((held, data))
+            self.held = b"".join((held, data))
         elif isinstance(held, bytearray):
             held += data
         else:
             # Growing in place, so that a large packet in small pieces is not copied for each.
-            self._held = bytearray(held)
-            self._held += data
+            self.held = bytearray(held)
+            self.held += data
 
     def discard(self) -> None:
         """Forget what is kept: nothing more will come."""
-        self._held = b""
+        self.held = b""
         self._late = None
 
     def first_packet(self) -> Packet | None:
         """Give a client's first packet, its CONNECT, if complete; what follows stays bytes."""
-        held = self._held
+        held = self.held
         if not held or len(held) < self._need:
             return None
         data = bytes(held)
@@ -217,10 +218,10 @@ class Reader:
             packet = self._decode(data[0], data, _body_of(data), stop)
         except MqttError:
             self.refused = True
-            self._held = b""
+            self.held = b""
             raise
         self._need = 0
-        self._held = data[stop:]
+        self.held = data[stop:]
         return packet
 
     # One function although it is long: every packet passes here, and calls cost.
@@ -228,11 +229,11 @@ class Reader:
         """Give the packets that are complete; raise if the next one breaks a rule."""
         if self.refused:
             raise self._late_error()
-        held = self._held
+        held = self.held
         if not held or len(held) < self._need:
             return []
         data = held if type(held) is bytes else bytes(held)
-        self._held = b""
+        self.held = b""
         self._need = 0
         packets: list[Packet] = []
         version = self.version
@@ -312,7 +313,7 @@ class Reader:
                     f"{_NAMES[data[at] >> 4]}: {self._need} bytes, of which at most "
                     f"{self.maximum_packet_size} are accepted"
                 )
-        self._held = data[at:]
+        self.held = data[at:]
 
     def _late_error(self) -> MqttError:
         """Give the error that waits until the packets before it are taken, if it still does.
@@ -320,7 +321,7 @@ class Reader:
         It is given once and not kept: an error that was raised refers to the frames it came
         through, and so to the bytes that a hostile client sent and to this reader.
         """
-        self._held = b""
+        self.held = b""
         late, self._late = self._late, None
         return late or ProtocolError("the connection was refused before")
 

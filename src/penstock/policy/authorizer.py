@@ -150,7 +150,8 @@ class Authorizer:
                 elif decided.depends:
                     decision = replace(decision, depends=decision.depends | decided.depends)
             decided = decision
-        decided = decided or _UNOPPOSED
+        if decided is None:
+            decided = _UNOPPOSED
         held = request.subscription
         if held is None or held.content is None or decided.reshaping is not None:
             return decided

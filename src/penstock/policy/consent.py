@@ -335,6 +335,8 @@ class Prohibitions:
     """The opt-outs of an epoch, and how messages tell whom they are about."""
 
     __slots__ = ("_events", "_numbers", "asked", "opt_outs", "subjects")
+    kinds = frozenset({Stream.kind, Event.kind})
+    """What they follow."""
 
     def __init__(
         self, subjects: DataSubjects | None = None, opt_outs: OptOutIndex = NOBODY

@@ -144,6 +144,9 @@ class EventType(NamedTuple):
 class EventTypes:
     """The event types of the streams in force."""
 
+    kinds = frozenset({Stream.kind})
+    """What they follow."""
+
     def __init__(self) -> None:
         self.generation = 0
         """Rises with every change: what was read before may have other types now."""
@@ -204,6 +207,11 @@ class EventTypes:
             and name not in apart
             and not (type(it) is str and len(it) > TEXT_SEEN)
         }
+
+    @property
+    def in_use(self) -> bool:
+        """Whether there are any."""
+        return bool(self._streams)
 
     def are_checked(self, topic: str) -> bool:
         """Tell whether messages of a topic have to be of their type."""

@@ -210,6 +210,8 @@ class ConsentPart:
 
     def decide(self, request: AccessRequest) -> Decision | None:
         """Deny what somebody opted out of whom the message is about."""
+        if not self._prohibitions.opt_outs.by_purpose:
+            return None
         found = self._prohibitions.examine(request.topic, request.purpose, request.message)
         if found is None:
             return None
@@ -298,6 +300,9 @@ _UNADVERTISED: Final = Decision(
 class Advertisements:
     """Where advertisements are needed, and what clients have advertised."""
 
+    kinds = frozenset({Domain.kind})
+    """What they follow."""
+
     def __init__(self) -> None:
         self._domains: dict[str, tuple[str, ...]] = {}
         self._needed: FilterTree[bool] = FilterTree()
@@ -317,9 +322,14 @@ class Advertisements:
                 for filter_ in filters:
                     self._needed.set(filter_, True)  # noqa: FBT003
 
+    @property
+    def in_use(self) -> bool:
+        """Whether anything has to be advertised."""
+        return bool(len(self._needed))
+
     def are_needed(self, topic: str) -> bool:
         """Tell whether nobody publishes on a topic without having advertised it."""
-        return bool(len(self._needed)) and bool(self._needed.matching(topic))
+        return self.in_use and bool(self._needed.matching(topic))
 
     def put(self, client: str, filter_: str, until: float | None) -> bool:
         """Hold an advertisement until a moment, or as long as the client is connected.

@@ -27,10 +27,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, Integer, String, Table, Text
@@ -150,7 +150,29 @@ _AREA: Final = "client_requests"
 _LOOK_SECONDS: Final = 0.05
 _BODY_LIMIT: Final = 4 << 20
 
-Verb = Literal["list", "held", "show", "kick"]
+Verb = Literal["list", "held", "show", "kick", "recent"]
+
+
+class RecentDecision(NamedTuple):
+    """Something that a gateway decided lately, without what the message said."""
+
+    at: float
+    action: Literal["read", "write"]
+    user: str | None
+    client: str | None
+    topic: str
+    purposes: Sequence[str | None] = ()
+    """Of the subscriptions that it came by."""
+    publisher: str | None = None
+    publishing_client: str | None = None
+    behalf: str | None = None
+    aip: Sequence[str] | None = None
+    """The purposes that the message carries for itself; None: it carries none."""
+    pip: Sequence[str] | None = None
+    allowed: bool = True
+    why: str = ""
+    rule: str = ""
+
 
 requests_table = Table(
     "client_requests",
@@ -229,6 +251,15 @@ class ClientRequests:
             connection.execute(answers_table.delete().where(answers_table.c.request == number))
             connection.execute(requests_table.delete().where(requests_table.c.number == number))
 
+    def recent(self, seconds: float) -> tuple[list[RecentDecision], int]:
+        """Return what gateways decided lately, the newest first, and how many did not answer."""
+        found = self.ask("recent", "", seconds)
+        decisions = [
+            RecentDecision(**it) for body in found.bodies for it in body.get("decisions", ())
+        ]
+        decisions.sort(key=lambda it: -it.at)
+        return decisions, found.expected - len(found.bodies)
+
     # --- for gateways ---
 
     def newest(self) -> int:
@@ -250,7 +281,8 @@ class ClientRequests:
         """Answer a request, unless who asked has gone."""
         text = json.dumps(body)
         if len(text) > _BODY_LIMIT:
-            text = json.dumps({"gateway": body.get("gateway"), "clients": [], "too_long": True})
+            kept: dict[str, Any] = {"gateway": body.get("gateway"), "clients": [], "decisions": []}
+            text = json.dumps({**kept, "too_long": True})
         asked = sa.select(requests_table.c.number).where(requests_table.c.number == request.number)
         with self._database.write(_AREA) as connection:
             if connection.scalar(asked) is not None:

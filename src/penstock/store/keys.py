@@ -188,6 +188,14 @@ class GroupKeys:
             connection.execute(dialect.insert(group_keys_table).on_conflict_do_nothing(), rows)
             _rise(connection)
 
+    def holds(self, resource: UUID, generation: int) -> bool:
+        """Tell whether a generation is held, or a later one."""
+        own = group_keys_table.c
+        wanted = sa.select(sa.func.max(own.generation)).where(own.resource == resource.hex)
+        with self._database.read() as connection:
+            newest = connection.scalar(wanted)
+        return newest is not None and newest >= generation
+
     def destroy(self, keys: Iterable[tuple[UUID, int]]) -> int:
         """Destroy generations of resources; return how many there were."""
         gone = 0

@@ -38,7 +38,16 @@ _PAGE_SINCE: Final = SINCE.where(changes_table.c.epoch <= sa.bindparam("upto")).
 
 Take = Callable[[OptOutIndex, frozenset[int] | None], None]
 """Takes over opt-outs, with the numbers of people who chose since; None: it may be anybody."""
+_Found = tuple[OptOutIndex, frozenset[int] | None, str | None]
+"""Opt-outs, the numbers of people who chose since, and the mark of the newest choice."""
 _log = get_logger("store")
+
+
+def _taken_off() -> UnavailableError:
+    return UnavailableError(
+        "this gateway was taken off the list of those that opt-outs have to reach",
+        fix="it registers again by itself; look whether the store is slow",
+    )
 
 
 class OptOutFeed:
@@ -66,13 +75,14 @@ class OptOutFeed:
 
     def look(self, connection: Connection) -> None:
         """Take over all opt-outs of now, and confirm it; raise where that cannot be done."""
-        with connection.begin():
-            registered = self._points.is_registered(connection, self.holder)
-        if not registered:
+        found = self._read(connection)
+        if found is None:
             self._points.register(self.holder, self._lease)
             self._confirmed = -1
-        with connection.begin():
-            index, changed, mark = self._read(connection)
+            found = self._read(connection)
+        if found is None:
+            raise _taken_off()
+        index, changed, mark = found
         if index is not self._index:
             with self._delivery:
                 for take in self._subscribers:
@@ -80,26 +90,32 @@ class OptOutFeed:
                 self._index, self._mark = index, mark
         if self._confirmed != index.epoch:
             if not self._points.confirm(self.holder, index.epoch):
-                raise UnavailableError(
-                    "this gateway was taken off the list of those that opt-outs have to reach",
-                    fix="it registers again by itself; look whether the store is slow",
-                )
+                raise _taken_off()
             self._confirmed = index.epoch
 
     def close(self) -> None:
         """Let nobody wait for this point any more; it must not deliver anything now."""
         self._points.withdraw(self.holder)
 
-    def _read(
-        self, connection: Connection
-    ) -> tuple[OptOutIndex, frozenset[int] | None, str | None]:
-        held = self._index
-        found = connection.execute(MARKS, {"asked": held.epoch})
-        marks = {row.epoch: row.mark for row in found}
-        epoch = max(marks, default=0)
-        is_same = marks.get(held.epoch) == self._mark
-        if epoch == held.epoch and is_same and not self._lacks_key(held):
-            return held, frozenset(), self._mark
+    def _read(self, connection: Connection) -> _Found | None:
+        """Return all opt-outs of now; None where this gateway is not on the list of points."""
+        with connection.begin():
+            # In this order, also where each statement has a transaction of its own: whoever
+            # commits between the two waits for this point.
+            if not self._points.is_registered(connection, self.holder):
+                return None
+            held = self._index
+            marks = dict(connection.execute(MARKS, {"asked": held.epoch}).all())
+            is_same = marks.get(held.epoch) == self._mark
+            lacks_key = held.by_purpose and held.number_of is None
+            if is_same and max(marks, default=0) == held.epoch and not lacks_key:
+                return held, frozenset(), self._mark
+            return self._read_changes(connection, marks, is_same=is_same)
+
+    def _read_changes(
+        self, connection: Connection, marks: dict[int, str], *, is_same: bool
+    ) -> _Found:
+        held, epoch = self._index, max(marks, default=0)
         marked_by = self._find_key(connection)
         number: NumberOf | None = None if marked_by is None else marked_by.number
         if marked_by is self._marks:
@@ -123,9 +139,6 @@ class OptOutFeed:
         if index.number_of is not number or index is NOBODY:
             index = index.change(epoch, {}, number)
         return index, None if changed is None else frozenset(changed), marks.get(index.epoch)
-
-    def _lacks_key(self, index: OptOutIndex) -> bool:
-        return bool(index.by_purpose) and index.number_of is None
 
     def _find_key(self, connection: Connection) -> SubjectMarks | None:
         """Return what marks people as the database knows it; None where that cannot be had."""

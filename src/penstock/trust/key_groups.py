@@ -12,7 +12,9 @@ Rules that hold here:
 - The key of a generation follows from the root of the tree of keys, so that a rekey brings it to
   all members in as many messages as the tree is high. Who joins without a rekey is sent the key
   of this generation alone, and gets its place in the tree with the next one.
-- A key is never older than `refresh_every`.
+- A key is never older than `refresh_every`. A new one counts from `lead` later on, so that all have
+  it when the first message is sealed with it; the key of who was expelled ends at once.
+- Who was expelled stays out, whatever it asks for, until somebody lets it in by hand.
 - What is sent to one member alone is sealed to its public key (HPKE, RFC 9180).
 - The clock and randomness are handed in. The state is plain data: whoever keeps it wraps it.
 """
@@ -58,6 +60,8 @@ class Membership:
     """Its place in the tree; none before the first refresh after it joined."""
     token: str = ""
     """The capability that it showed, if it may be revoked."""
+    asked: int = 0
+    """When it asked to join, as it told."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,9 @@ class KeyGroup:
     refreshed: int = 0
     """When the generation of now started."""
     members: dict[str, Membership] = field(default_factory=dict)
+    barred: set[str] = field(default_factory=set)
+    """Who was expelled, by name."""
+    lead: int = 0
     tree: KeyTree = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,6 +119,7 @@ class KeyGroup:
         random: RandomBytes,
         *,
         token: str = "",
+        asked: int = 0,
     ) -> Welcome | Refresh:
         """Take a member in whose capability was checked, without a rekey where none is needed."""
         if not since <= now < until:
@@ -120,7 +128,8 @@ class KeyGroup:
         known = self.members.get(name)
         if known is not None and known.leaf is not None:
             self.tree.remove(known.leaf)
-        self.members[name] = Membership(name, public_key, until, token=token)
+        self.barred.discard(name)
+        self.members[name] = Membership(name, public_key, until, token=token, asked=asked)
         is_covered = since <= self.refreshed and self.tree.root_key is not None
         if is_covered and now < self.due and (known is None or known.leaf is None):
             return self._welcome(name, self._key(self.generation, self.refreshed).secret)
@@ -132,7 +141,8 @@ class KeyGroup:
         gone = self.members.pop(name, None)
         if gone is None:
             return None
-        return self._refresh(now, random, self._vacate(gone))
+        self.barred.add(name)
+        return self._refresh(now, random, self._vacate(gone), lead=0)
 
     def refresh(self, now: int, random: RandomBytes, *, at_once: bool = False) -> Refresh | None:
         """Start a new generation where one is due, without those whose capability has ended."""
@@ -158,9 +168,10 @@ class KeyGroup:
             "generation": self.generation,
             "refreshed": self.refreshed,
             "members": [
-                [it.name, it.public_key.hex(), it.until, it.leaf, it.token]
+                [it.name, it.public_key.hex(), it.until, it.leaf, it.token, it.asked]
                 for it in self.members.values()
             ],
+            "barred": sorted(self.barred),
             "revision": tree.revision,
             "height": tree.height,
             "free": tree.free,
@@ -172,8 +183,9 @@ class KeyGroup:
         """Return the group that plain data tell of."""
         group = cls(UUID(state["resource"]), state["refresh_every"])
         group.generation, group.refreshed = state["generation"], state["refreshed"]
-        for name, public_key, until, leaf, token in state["members"]:
-            known = Membership(name, bytes.fromhex(public_key), until, leaf, token)
+        group.barred = set(state.get("barred", ()))
+        for name, public_key, until, leaf, token, *asked in state["members"]:
+            known = Membership(name, bytes.fromhex(public_key), until, leaf, token, *asked)
             group.members[name] = known
         tree = group.tree
         tree.revision, tree.height, tree.free = state["revision"], state["height"], state["free"]
@@ -186,7 +198,11 @@ class KeyGroup:
         self.tree.remove(member.leaf)
         return (member.leaf,)
 
-    def _refresh(self, now: int, random: RandomBytes, changed: tuple[int, ...]) -> Refresh:
+    def _refresh(
+        self, now: int, random: RandomBytes, changed: tuple[int, ...], lead: int | None = None
+    ) -> Refresh:
+        # The first key waits for nobody.
+        later = 0 if not self.generation else self.lead if lead is None else lead
         for gone in [it for it in self.members.values() if it.until <= now]:
             del self.members[gone.name]
             changed += self._vacate(gone)
@@ -199,7 +215,7 @@ class KeyGroup:
         rekey = self.tree.rekey({*changed, *leaves}, random)
         self.generation += 1
         # Two generations never start together: the time of publication tells them apart.
-        self.refreshed = max(now, self.refreshed + 1)
+        self.refreshed = max(now + later, self.refreshed + 1)
         welcomes = []
         for member, leaf in zip(joined, leaves, strict=True):
             numbers = (leaf, before)

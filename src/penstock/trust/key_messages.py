@@ -45,6 +45,8 @@ class KeyRequest(NamedTuple):
     """Its capability."""
     public_key: bytes
     """What welcomes are sealed to (X25519)."""
+    asked: int
+    """When it asks, in milliseconds since 1970."""
 
 
 def sign_request(request: KeyRequest, domain: DomainKey) -> bytes:
@@ -60,22 +62,30 @@ def read_request(document: bytes) -> KeyRequest:
     _verify(_REQUEST, shape, str(member))
     try:
         given = dict(shape["statement"])
+        asked = _read_number(given.pop("asked"), _LATEST)
         if not all(type(it) is str for it in given.values()):
             raise _not_understood()
         public_key = bytes.fromhex(given["public_key"])
         # A point of low order would give everybody the same secret: nothing is sealed to it.
         _PROBE.exchange(X25519PublicKey.from_public_bytes(public_key))
-        return KeyRequest(**{**given, "public_key": public_key})
+        return KeyRequest(**{**given, "public_key": public_key, "asked": asked})
     except _MISSHAPEN:
         raise _not_understood() from None
 
 
 def sign_messages(messages: Iterable[Welcome | Refresh], manager: DomainKey) -> bytes:
     """Return messages of a manager, in their order, as a signed document."""
-    shapes = [
-        _shape_welcome(it) if isinstance(it, Welcome) else _shape_refresh(it) for it in messages
-    ]
-    return _sign(_MESSAGES, {"messages": shapes}, manager)
+    return sign_shapes(map(to_shape, messages), manager)
+
+
+def to_shape(message: Welcome | Refresh) -> dict[str, Any]:
+    """Return a message as plain data, as it is sent and kept."""
+    return _shape_welcome(message) if isinstance(message, Welcome) else _shape_refresh(message)
+
+
+def sign_shapes(shapes: Iterable[dict[str, Any]], manager: DomainKey) -> bytes:
+    """Return messages that were kept as plain data as a signed document."""
+    return _sign(_MESSAGES, {"messages": [*shapes]}, manager)
 
 
 def read_messages(document: bytes, manager: str) -> list[Welcome | Refresh]:

@@ -84,13 +84,16 @@ class KeyRing:
         for key in self._by_resource.pop(resource, ()):
             del self._by_mark[key.mark]
 
-    def newest(self, resource: UUID) -> GroupKey:
-        """Return the key to seal with."""
+    def newest(self, resource: UUID, now: int) -> GroupKey:
+        """Return the key to seal with: the last that has started, or else the first."""
         keys = self._by_resource.get(resource)
         if not keys:
             message = f"no key of {resource} is held → join its key group first"
             raise NoKeyError(message)
-        return keys[-1]
+        for key in reversed(keys):
+            if key.start <= now:
+                return key
+        return keys[0]
 
     def find(self, mark: bytes, published: int, now: int) -> GroupKey | None:
         """Return the key of a mark if it may have sealed a message of this time of publication."""

@@ -153,7 +153,7 @@ class Sealer:
             self._ciphers.clear()
         number = self._number
         self._number += 1
-        keys = [self._ring.newest(it) for it in parts]
+        keys = [self._ring.newest(it, now) for it in parts]
         published = max(now, *(it.start for it in keys))
         fixed = (MAGIC, kind, event_type.bytes, published, self._sealer, number, len(parts))
         head = _HEAD.pack(*fixed) + b"".join(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 from penstock.store.audit.pseudonyms import Pseudonyms
 from tests.support.console.installation import ConsoleInstallation
@@ -27,10 +28,39 @@ def test_auditors_see_pseudonyms_and_find_a_name_all_the_same(
 ) -> None:
     session = console.sign_in("auditor")
     name = Pseudonyms.load(console.config.audit.pseudonym_key).person("auditor")
+    console.data("/audit.json?who=auditor", session)
     rows = console.data("/audit.json?who=auditor", session)["rows"]
     assert {it["actor"] for it in rows} == {name}
     assert "auditor" not in json.dumps(rows)
     assert console.data(f"/audit.json?who={name}", session)["rows"] == rows
+
+
+def test_to_search_for_somebody_is_recorded_once_for_a_while(console: ConsoleInstallation) -> None:
+    session = console.sign_in("auditor")
+    mark = Pseudonyms.load(console.config.audit.pseudonym_key).person("Ann Smith")
+    assert not console.data("/audit.json?who=Ann%20Smith", session)["rows"]
+    console.page("/audit?who=Ann%20Smith&outcome=done", session)
+    console.data(f"/audit.json?who={mark}", session)
+    (found,) = console.data("/audit.json?kind=console.search&who=Ann%20Smith", session)["rows"]
+    assert found["subject"] == mark
+    assert "Ann" not in json.dumps(found)
+    console.act("/audit/export", session, who="Ann Smith")
+    exported = console.data("/audit.json?kind=console.export", session)["rows"]
+    assert exported[0]["subject"] == mark
+
+
+def test_an_export_takes_a_place_among_the_streams(tmp_path: Path) -> None:
+    limits = {"streams": 2, "streams_per_user": 1}
+    small = ConsoleInstallation(tmp_path, console={"limits": limits}).start()
+    try:
+        session = small.sign_in("auditor")
+        assert small.act("/audit/export", session).status == 200
+        with closing(small.open_stream("/audit/verify.live", session)) as stream:
+            assert stream.getresponse().status == 200
+            assert small.act("/audit/export", session).status == 429
+        until(lambda: small.act("/audit/export", session).status == 200, "the place was free again")
+    finally:
+        small.stop()
 
 
 def test_a_number_that_no_entry_and_no_epoch_has_is_refused(console: ConsoleInstallation) -> None:

@@ -175,6 +175,37 @@ def test_a_registration_waits_until_the_officer_has_reviewed_it(
     assert console.act("/requests/approve", officer, id=mine["id"]).status == 422
 
 
+def test_texts_of_others_are_text(console: ConsoleInstallation, officer: str, owner: str) -> None:
+    evil = '<script>alert(1)</script>"><img src=x onerror=alert(2)>'
+    form = SERVICE | {"name": "texts", "uri": f"https://x.example/{evil}", "why": evil}
+    assert console.act("/services/register", owner, **form).status == 303
+    again = console.act("/services/register", owner, **form | {"name": evil, "control": evil})
+    assert again.status == 422
+    held = console.data("/services.json", owner)["registrations"][0]
+    review = console.act("/requests/approve", officer, id=held["id"])
+    refused = console.act("/requests/refuse", officer, id=held["id"], reason=evil)
+    assert refused.status == 303
+    controls = console.page("/requests/controls", officer)
+    for text in (again.text, review.text, controls, console.page("/services", owner)):
+        assert "<script>alert" not in text
+        assert "<img" not in re.sub(r'<img src="/static/[^>]*>', "", text)
+
+
+def test_changes_take_the_token_of_the_session(
+    console: ConsoleInstallation, officer: str, owner: str
+) -> None:
+    paths = (
+        "/requests/redrive", "/requests/approve", "/requests/refuse", "/services/register",
+        "/services/withdraw", "/services/key", "/services/answer", "/purposes/add",
+        "/purposes/rename", "/purposes/remove", "/purposes/reserve",
+    )  # fmt: skip
+    for path in paths:
+        for form in ({}, {"csrf": console.csrf(owner)}, {"csrf": "0" * 64}):
+            assert console.ask(path, session=officer, form=form).status == 403, path
+        if path != "/services/register":  # it is a page, too
+            assert console.ask(path, session=officer).status == 405, path
+
+
 def test_a_refusal_says_why(console: ConsoleInstallation, officer: str, owner: str) -> None:
     assert console.act("/services/register", owner, **SERVICE | {"name": "spam"}).status == 303
     held = console.data("/services.json", owner)["registrations"][0]

@@ -250,10 +250,17 @@ class ConsoleInstallation:
         assert answer.status == 200, f"{path}: {answer.status} {answer.text[:2000]}"
         return answer.data
 
-    def listen(self, path: str, session: str, seconds: float = 60.0) -> list[str]:
-        """Return the first events of a stream, up to its end or the first with data."""
+    def open_stream(
+        self, path: str, session: str, seconds: float = 60.0
+    ) -> http.client.HTTPConnection:
+        """Ask for a stream; it is counted until the connection is closed."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
         connection.request("GET", path, headers={"Cookie": f"{COOKIE}={session}"})
+        return connection
+
+    def listen(self, path: str, session: str, seconds: float = 60.0) -> list[str]:
+        """Return the first events of a stream, up to its end or the first with data."""
+        connection = self.open_stream(path, session, seconds)
         answer = connection.getresponse()
         assert answer.status == 200
         lines: list[str] = []

@@ -179,3 +179,16 @@ def publish(ward: ConsoleInstallation, topic: str, **payload: Any) -> None:
         check=True,
         timeout=60,
     )  # fmt: skip
+
+
+def subscribe(ward: ConsoleInstallation, user: str, purpose: str) -> subprocess.Popen[bytes]:
+    """Read vitals as somebody, for a purpose."""
+    return subprocess.Popen(
+        [
+            "mosquitto_sub", "-h", "127.0.0.1", "-p", str(ward.mqtt_port), "-V", "5",
+            "-i", f"{user}:reader", "-u", user, "-P", USERS[user], "-t", "ward/+/vitals",
+            "-D", "subscribe", "user-property", "purpose-ap", purpose,
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip

@@ -94,6 +94,7 @@ def connect(stack: ExitStack, port: int, name: str, **options: Any) -> RawClient
 def open_domain(stack: ExitStack, folder: Path, broker_port: int, **sections: Any) -> Domain:
     passwords = write_passwords(folder / "passwords", {USER: "pw"}, {USER: "*"})
     settings = {"authentication": {"passwords": str(passwords)}}
+    sections.setdefault("trust", {"key_lead": "0s"})
     return Domain(
         folder, stack.enter_context(run_gateway(folder, broker_port, settings, **sections))
     )

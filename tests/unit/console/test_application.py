@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.types import Message
 
-from penstock.console.application import EventStream, write_event
+from penstock.console.application import CountedStream, write_event
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, None])
@@ -32,7 +32,7 @@ def test_a_stream_counts_until_it_is_over_also_where_it_never_began(fails_at: in
             await asyncio.sleep(60)
             raise AssertionError
 
-        stream = EventStream(rounds(), lambda: left.append(1))
+        stream = CountedStream(rounds(), lambda: left.append(1))
         scope = {"type": "http", "asgi": {"spec_version": "2.4"}}
         with contextlib.suppress(Exception):
             await stream(scope, receive, send)

@@ -27,4 +27,5 @@ BENCHMARKS = (
     "roles",
     "trust",
     "rights",
+    "console",
 )

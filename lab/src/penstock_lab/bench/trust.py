@@ -28,6 +28,7 @@ from penstock.trust import capabilities
 from penstock.trust.capabilities import Capability, Link, Revocations
 from penstock.trust.event_types import TypeRegistry, sign_type
 from penstock.trust.keys import DomainKey
+from penstock_lab.bench import sealing
 from penstock_lab.bench.tables import Table, show
 
 AIM_US: Final = 1000.0
@@ -66,6 +67,8 @@ def run(*, quick: bool = False) -> dict[str, Any]:
             **{name: measure(work) for name, work in _verify_types().items()},
             **{name: measure(work) for name, work in _decide().items()},
         },
+        "sealing": sealing.measure(quick=quick),
+        "load_after": round(os.getloadavg()[0], 2),
     }
 
 
@@ -167,4 +170,5 @@ def tables(figures: dict[str, Any]) -> list[Table]:
             ("what", "µs CPU"),
             [(name, show(us, 1)) for name, us in figures["others"].items()],
         ),
+        *sealing.tables(figures["sealing"]),
     ]

@@ -22,13 +22,20 @@ DEMOS = {
         "homecare",
         "what a doctor prescribes: who gets it, and as what; where patients are, and how exactly",
     ),
+    "police": (
+        "police",
+        "three organisations at one broker that none trusts: each reads what it may",
+    ),
     "media": ("media", "an opt-out by category, and an account deleted across four services"),
     "hospital": ("hospital", "one stream of patients, four audiences, each with its view"),
 }
 
+LIVE = "live"
+"""The running system alone."""
+
 
 @click.command("demo")
-@click.argument("name", required=False, type=click.Choice(list(DEMOS)))
+@click.argument("name", required=False, type=click.Choice([*DEMOS, LIVE]))
 @click.option("--once", is_flag=True, help="End after the last step.")
 @click.option(
     "--log",
@@ -38,7 +45,10 @@ DEMOS = {
 )
 @json_option
 def command(name: str | None, once: bool, log: str, as_json: bool) -> None:
-    """Run a demonstration: the one named, or all, and then a gateway to try by hand.
+    """Run a demonstration: the one named, or all, and then a system with live data and a console.
+
+    The system runs until Ctrl-C; `live` runs it alone. Its console is opened by the link that is
+    printed, which makes an account.
 
     Everything runs on this machine, in temporary folders. The exit code is 0 if the
     demonstration did what it says, else 1.
@@ -46,7 +56,8 @@ def command(name: str | None, once: bool, log: str, as_json: bool) -> None:
     started = time.monotonic()
     target = console(errors=as_json)
     checked = 0
-    for key in [name] if name else DEMOS:
+    chosen = [] if name == LIVE else [name] if name else list(DEMOS)
+    for key in chosen:
         module, about = DEMOS[key]
         if key == "hospital" and log == "kafka":
             module = "hospital_kafka"
@@ -56,12 +67,10 @@ def command(name: str | None, once: bool, log: str, as_json: bool) -> None:
         checked += story.checked
     seconds = round(time.monotonic() - started, 1)
     if as_json:
-        print_json(
-            {"demos": [name] if name else list(DEMOS), "checked": checked, "seconds": seconds}
-        )
-    else:
+        print_json({"demos": chosen, "checked": checked, "seconds": seconds})
+    elif chosen:
         target.print(f"\nall {checked} expectations held, {seconds} s", style="bold green")
-    if not (once or name or as_json):
+    if name == LIVE or not (once or name or as_json):
         from penstock_lab.demo import playground
 
         playground.run(target)

@@ -53,7 +53,7 @@ def set_up(
         broker = stack.enter_context(MosquittoServer(folder / "broker", persistent=False))
         store_url = f"sqlite:///{folder / 'penstock.db'}"
         passwords = {user: secrets.token_urlsafe(12) for user in users}
-        _write_passwords(folder / "passwords", passwords)
+        write_passwords(folder / "passwords", passwords)
         port = processes.free_port()
         configuration = _configure(folder, broker, port, sections or {})
         signer = None
@@ -63,16 +63,22 @@ def set_up(
         with Database.open(store_url) as database:
             checked = CheckedDefinitions(Definitions(database), signer=signer)
             checked.apply(documents, actor="demo", reason="a demonstration")
-        process = processes.start(
-            [sys.executable, "-c", _RUN, "--config", str(configuration), "gateway"],
-            log=folder / "gateway.log",
-            ready=lambda: processes.accepts(port),
-        )
-        stack.callback(processes.stop, process)
+        start_gateway(stack, configuration, port)
         yield Place(port, store_url, passwords, configuration)
 
 
-def _write_passwords(path: Path, passwords: dict[str, str]) -> None:
+def start_gateway(stack: ExitStack, configuration: Path, port: int) -> None:
+    """Run a gateway until the stack ends; return when it accepts connections."""
+    process = processes.start(
+        [sys.executable, "-c", _RUN, "--config", str(configuration), "gateway"],
+        log=configuration.with_name("gateway.log"),
+        ready=lambda: processes.accepts(port),
+    )
+    stack.callback(processes.stop, process)
+
+
+def write_passwords(path: Path, passwords: dict[str, str]) -> None:
+    """Write the file of passwords of a gateway."""
     # Cheap hashes: the passwords are random and live as long as the demonstration.
     hasher = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
     path.touch(mode=0o600)

@@ -8,6 +8,8 @@ Rules that hold here:
 - The matrix is that of `penstock access`, the answer that of `penstock check`; nothing here
   decides.
 - Every change is a definition, and leads through the review.
+- What gateways decided lately is shown to those who administer, without what messages said; that
+  they looked is on record.
 - What people opted out of is not looked at: `penstock check --data-subject` tells those who may
   know. Situations that hold now count for those alone who see the room of emergencies; others ask
   under those that they suppose.
@@ -19,6 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote as encode
 from urllib.parse import urlencode
@@ -53,6 +56,7 @@ from penstock.policy.access.principals import ANONYMOUS, Directory
 from penstock.policy.access.requests import make_request
 from penstock.policy.decision import Explanation
 from penstock.store.detection.situations import read_live
+from penstock.store.enforcement_points import RecentDecision
 
 ROOM: Final = Room(
     "access",
@@ -656,6 +660,86 @@ def _exceeds(there: Mapping[str, Cell], here: Mapping[str, Cell]) -> bool:
     return any(
         _RANK[it.degree] > (_RANK[here[name].degree] if name in here else 0)
         for name, it in there.items()
+    )
+
+
+# --- decisions ---
+
+
+class DecisionRow(PageData):
+    """Something that a gateway decided lately."""
+
+    at: str
+    action: str
+    user: str
+    client: str
+    topic: str
+    purposes: Sequence[str]
+    publisher: str
+    allowed: bool
+    reason: str
+    rule: str
+    why: str
+    """Where its question is asked anew."""
+
+
+class DecisionList(PageData):
+    """What gateways decided lately, the newest first."""
+
+    asked: str
+    outcome: str
+    rows: Sequence[DecisionRow]
+    total: int
+    silent: int
+    """How many gateways did not answer."""
+
+
+@ROOM.page("/access/decisions", "Recent decisions", "access/decisions.html")
+def list_decisions(
+    visit: Visitor,
+    q: Annotated[str, Query(max_length=200)] = "",
+    outcome: Literal["", "allowed", "denied"] = "",
+) -> DecisionList:
+    """List what gateways decided lately: who asked for what, and which rule decided."""
+    visit.require_administration()
+    found, silent = visit.desk.recent_decisions(visit.user)
+    wanted = q.strip().casefold()
+    fitting = [
+        it
+        for it in found
+        if wanted in f"{it.user} {it.topic} {it.rule}".casefold()
+        and (not outcome or it.allowed is (outcome == "allowed"))
+    ]
+    return DecisionList(
+        asked=q,
+        outcome=outcome,
+        rows=[_tell_decision(it) for it in fitting[:_LISTED]],
+        total=len(fitting),
+        silent=silent,
+    )
+
+
+def _tell_decision(it: RecentDecision) -> DecisionRow:
+    purpose = next((name for name in it.purposes if name), "")
+    return DecisionRow(
+        at=datetime.fromtimestamp(it.at, UTC).isoformat(),
+        action=it.action,
+        user=it.user or "",
+        client=it.client or "",
+        topic=it.topic,
+        purposes=[name or NO_PURPOSE for name in it.purposes],
+        publisher=it.publisher or "",
+        allowed=it.allowed,
+        reason=it.why.replace("_", " "),
+        rule=it.rule,
+        why=address_of_question(
+            user=it.user,
+            action=it.action,
+            topic=it.topic,
+            purpose=purpose,
+            client=it.client,
+            publisher=it.publisher,
+        ),
     )
 
 

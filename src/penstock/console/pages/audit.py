@@ -3,7 +3,8 @@
 Rules that hold here:
 - Entries name people by pseudonyms. A name is searched for by computing its pseudonyms; to those
   who administer, users whom the definitions name are shown by their names.
-- To look is not recorded; to export and to verify is.
+- To look is not recorded; to search for somebody, to export and to verify is. Who looks through
+  the pages of one search is recorded once.
 - Verifying reads the whole log, so one does at a time, beside the pages; its verdict stays until
   the next.
 """
@@ -12,21 +13,22 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import sqlalchemy as sa
 from fastapi import Query
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import StreamingResponse
 
 from penstock.clock import utc_now
 from penstock.console.desk import Desk, Visit, Visitor
 from penstock.console.rooms import Done, Form, PageData, Room
 from penstock.definitions.access_matrix import list_subjects
 from penstock.errors import PenstockError
-from penstock.store.audit.entry import Outcome
+from penstock.store.audit.entry import PSEUDONYM, Outcome
 from penstock.store.audit.reader import (
     Filter,
     Recorded,
@@ -48,6 +50,9 @@ ROOM: Final = Room(
 )
 _LISTED: Final = 100
 _KINDS_SECONDS: Final = 30.0
+_SEARCH_SECONDS: Final = 300.0
+_MOST_NOTED: Final = 1_000
+_FOREVER: Final = float("inf")
 _MILLION: Final = 1_000_000
 
 AskedOutcome = Annotated[
@@ -120,6 +125,7 @@ def list_entries(
     desk = visit.desk
     with desk.database.read() as connection:
         found = read_last(connection, _LISTED, _filter(desk, kind, outcome, who, before))[::-1]
+    _note_search(visit, who)
     names = _known_names(visit)
     head = newest_head(desk.database)
     return EntryList(
@@ -144,6 +150,29 @@ def _filter(desk: Desk, kind: str, outcome: str, who: str, before: int | None) -
         people=people,
         before=before,
     )
+
+
+def _about(desk: Desk, who: str) -> dict[str, Any]:
+    """Return whom an entry of the log is about where somebody was searched for."""
+    wanted = who.strip()
+    if not wanted:
+        return {}
+    return {"subject": wanted if PSEUDONYM.fullmatch(wanted) else desk.people.person(wanted)}
+
+
+def _note_search(visit: Visit, who: str) -> None:
+    """Record that somebody was searched for, once for a while."""
+    found, now = _about(visit.desk, who), time.monotonic()
+    if not found:
+        return
+    noted: dict[tuple[str, str], float] = visit.desk.remember("searches", _FOREVER, dict)
+    key = (visit.user, found["subject"])
+    if now - noted.get(key, float("-inf")) < _SEARCH_SECONDS:
+        return
+    visit.desk.record("search", visit.user, **found)
+    if len(noted) >= _MOST_NOTED:
+        noted.clear()  # then some are recorded twice
+    noted[key] = now
 
 
 def _list_kinds(desk: Desk) -> list[str]:
@@ -178,14 +207,14 @@ def _tell(found: Recorded, names: dict[str, str]) -> EntryRow:
     )
 
 
-@ROOM.action("/audit/export")
-def export(visit: Visitor, form: Form) -> Response:
+@ROOM.action("/audit/export", streams=True)
+def export(visit: Visitor, form: Form) -> StreamingResponse:
     """Send all entries that fit, the oldest first, as lines of JSON."""
     desk = visit.desk
     wanted = form.text("outcome", 16)
     outcome = wanted if wanted in {it.value for it in Outcome} else ""
     only = _filter(desk, form.text("kind", 256), outcome, form.text("who", 256), None)
-    desk.record("export", visit.user)
+    desk.record("export", visit.user, **_about(desk, form.text("who", 256)))
 
     def lines() -> Iterator[str]:
         seq = -1
@@ -213,7 +242,6 @@ class Verification:
 
 _LOCK: Final = threading.Lock()
 _NAME: Final = "audit verification"
-_FOREVER: Final = float("inf")
 
 
 def _verification(desk: Desk) -> Verification:

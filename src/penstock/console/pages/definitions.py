@@ -22,9 +22,10 @@ from urllib.parse import quote as encode
 from fastapi import Query
 from pydantic import Field
 
+from penstock.clock import utc_now
 from penstock.console.access import MissingError
 from penstock.console.desk import Visit, Visitor
-from penstock.console.effects import AccessEffect, find_effect, summarize
+from penstock.console.effects import AccessEffect, find_effect, replay, summarize
 from penstock.console.rooms import Again, Done, Form, FormData, PageData, Room
 from penstock.definitions import (
     DefinitionSet,
@@ -35,10 +36,13 @@ from penstock.definitions import (
     write_yaml,
 )
 from penstock.errors import InvalidError, PenstockError, Problem, UsageError, quote
+from penstock.model import kinds
 from penstock.model.definition import Reference, marked
 from penstock.model.document import Document, Key
 from penstock.model.kinds import KINDS
+from penstock.policy.access.emergencies import SituationBoard
 from penstock.store.definitions.documents import Snapshot
+from penstock.store.detection.situations import read_live
 from penstock.store.rights.registrations import RegistrationStatus
 
 ROOM: Final = Room(
@@ -172,6 +176,30 @@ class AccessRow(PageData):
     rule: str
 
 
+class ReplayedRow(PageData):
+    """A recent decision that would be another one."""
+
+    action: str
+    user: str
+    topic: str
+    purposes: Sequence[str]
+    times: int
+    was: str
+    will: str
+    rule: str
+
+
+class ReplayPage(PageData):
+    """Recent decisions of the gateways, decided anew under the draft."""
+
+    rows: Sequence[ReplayedRow]
+    same: int
+    unknown: int
+    left: int
+    silent: int
+    """How many gateways did not answer."""
+
+
 class ReviewPage(PageData):
     """A change as it would be, before it is applied."""
 
@@ -187,6 +215,7 @@ class ReviewPage(PageData):
     total: int
     looked: int
     left: int
+    replay: ReplayPage | None = None
     registration: str = ""
     notice: str = ""
 
@@ -535,10 +564,41 @@ def show_review(visit: Visit, draft: Draft, notice: str = "") -> Again:
             total=effect.total,
             looked=effect.looked,
             left=effect.left,
+            replay=_replay(visit, definitions, after) if found and visit.administers else None,
             registration=draft.registration,
             notice=notice,
         ),
         status=200,
+    )
+
+
+def _replay(visit: Visit, before: DefinitionSet, after: DefinitionSet) -> ReplayPage:
+    desk = visit.desk
+    decisions, silent = desk.recent_decisions(visit.user)
+    done = replay(
+        decisions,
+        desk.authorizer(before),
+        desk.authorizer(after),
+        read_live(desk.database, utc_now()) if before.of(kinds.Scenario) else SituationBoard(),
+    )
+    return ReplayPage(
+        rows=[
+            ReplayedRow(
+                action=it.decision.action,
+                user=it.decision.user or "",
+                topic=it.decision.topic,
+                purposes=[purpose or "none" for purpose in it.decision.purposes],
+                times=it.times,
+                was="allowed" if it.decision.allowed else "denied",
+                will="allowed" if it.will_be_allowed else "denied",
+                rule=it.rule,
+            )
+            for it in done.changes
+        ],
+        same=done.same,
+        unknown=done.unknown,
+        left=done.left,
+        silent=silent,
     )
 
 

@@ -55,6 +55,10 @@ class Stage(PageData):
     course: Sequence[float] | None = None
     """How its first rate went, look by look; None where there is none."""
     leads: str = ""
+    passes: Figure | None = None
+    """How much goes on from it."""
+    to: str = ""
+    """The room that shows more, where whoever looks may see it."""
 
 
 class Concern(PageData):
@@ -138,6 +142,8 @@ def show(visit: Visitor) -> Overview:
             ],
             course=figures.course(name, direction="in"),
             leads="accepted",
+            passes=Figure(label="accepted", value=figures.rate(name, direction="in"), unit="/s"),
+            to="/purposes/subscriptions" if visit.sees("purposes") else "",
         ),
         Stage(
             name="broker",
@@ -148,6 +154,7 @@ def show(visit: Visitor) -> Overview:
                 Figure(label="lost", value=reading.total("penstock_gateway_broker_lost_total")),
             ],
             leads="decided again, for each reader",
+            passes=Figure(label="delivered", value=figures.rate(name, direction="out"), unit="/s"),
         ),
         Stage(
             name="subscribers",
@@ -162,6 +169,7 @@ def show(visit: Visitor) -> Overview:
                 ),
             ],
             course=figures.course(name, direction="out"),
+            to="/live",
         ),
         Stage(
             name="log",
@@ -179,6 +187,10 @@ def show(visit: Visitor) -> Overview:
             ],
             course=figures.course("penstock_recording_written_total"),
             leads="anonymized",
+            passes=Figure(
+                label="read", value=figures.rate("penstock_view_records_read_total"), unit="/s"
+            ),
+            to="/views" if visit.sees("views") else "",
         ),
         Stage(
             name="views",
@@ -189,6 +201,7 @@ def show(visit: Visitor) -> Overview:
                 Figure(label="defined", value=len(views)),
                 Figure(label="lag", value=reading.total("penstock_view_lag"), unit="rec"),
             ],
+            to="/views" if visit.sees("views") else "",
         ),
         Stage(
             name="services",
@@ -199,6 +212,7 @@ def show(visit: Visitor) -> Overview:
                 Figure(label="overdue", value=overdue),
                 Figure(label="dead letters", value=dead),
             ],
+            to="/requests" if visit.sees("requests") else "",
         ),
     ]
     by_reason = reading.by("penstock_gateway_denied_total", "reason")
@@ -279,17 +293,17 @@ def list_concerns(
     """Return what needs a look, the worst first."""
     found = [
         Concern(
-            level="bad", text=f"{it.title} is down", to="/help?page=how-to/run-with-the-supervisor"
+            level="bad",
+            text=f"Down: {it.title.lower()}",
+            to="/help?page=how-to/run-with-the-supervisor",
         )
         for it in stages
         if it.state == "down"
     ]
     if overdue:
-        found.append(
-            Concern(level="bad", text=f"{overdue} privacy requests overdue", to="/requests")
-        )
+        found.append(Concern(level="bad", text=f"Overdue at services: {overdue}", to="/requests"))
     if dead:
-        found.append(Concern(level="bad", text=f"{dead} dead letters to redrive", to="/requests"))
+        found.append(Concern(level="bad", text=f"Dead letters: {dead}", to="/requests/dead"))
     if trouble:
         found.append(
             Concern(level="warn", text=f"No situation is known: {trouble}", to="/emergencies")

@@ -144,7 +144,7 @@ class RequestsPage(PageData):
         """Return the shares of the last weeks as a chart."""
         held = [it.share for it in self.weeks if it.share is not None]
         lines = [Series("honoured in time", held)]
-        return line_chart(lines, "Share of requests honoured in time, by week", most=1.0)
+        return line_chart(lines, "Share of requests honoured in time, by week", most=1.0, width=400)
 
 
 class DeadPage(PageData):

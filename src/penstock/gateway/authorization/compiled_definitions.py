@@ -59,13 +59,12 @@ from penstock.store.sessions import StoredSubscription
 from penstock.telemetry import get_logger
 
 _CLIENT: Final = "client:"
-_APART: Final = kinds_of(Concern.PURPOSES)
+APART: Final = kinds_of(Concern.PURPOSES)
 """Kinds of which there may be millions; neither policies nor events refer to them."""
 _EVENT_KINDS: Final = kinds_of(Concern.EVENTS)
 _PEOPLE_KINDS: Final = frozenset({"group", "attributes"})
 _CLAIM_KINDS: Final = frozenset({"right", "role", "authorisation-rule"})
 """Kinds that say who may claim and monitor what; who is meant, the engine of roles knows."""
-_COMMAND_KINDS: Final = kinds_of(Concern.COMMANDS)
 _INTERACTION_KINDS: Final = kinds_of(Concern.INTERACTION) | {
     "hierarchy",
     "object",
@@ -131,7 +130,7 @@ class CompiledDefinitions:
             self._begin()
             self.access.roles.adopt(before)
             changed = documents
-        keys = [key for key in changed if key.kind not in _APART]
+        keys = [key for key in changed if key.kind not in APART]
         if not keys and not anew:
             return Recompiled()
         try:
@@ -206,6 +205,8 @@ class GrantedRights:
     """The rights that definitions grant."""
 
     __slots__ = ("_documents", "_known", "_membership", "_open", "_roles_of")
+    kinds = kinds_of(Concern.COMMANDS)
+    """What they follow."""
 
     def __init__(
         self, *, open_mode: bool, roles_of: Callable[[Session], Iterable[str]] = lambda _: ()
@@ -219,7 +220,7 @@ class GrantedRights:
     def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
         """Take over definitions of which these may differ from what was known."""
         for key in changed:
-            if key.kind in _COMMAND_KINDS:
+            if key.kind in self.kinds:
                 self._documents.pop(key, None)
                 if key in documents:
                     self._documents[key] = documents[key]
@@ -312,15 +313,17 @@ _QOS = 0x03
 class AnswerTopics:
     """The topics on which questions are asked, and answered in public."""
 
-    __slots__ = ("_notation", "published")
+    __slots__ = ("_notation", "prefix", "published")
 
     def __init__(self, notation: Notation, *, published: bool = False) -> None:
         self._notation = notation
+        self.prefix = notation.prefix
+        """What only topics of commands begin with, where nothing but answers can be."""
         self.published = published
 
     def is_among(self, topic: str) -> bool:
         """Tell whether a topic is one of commands, where nothing but answers can be."""
-        return topic.startswith(self._notation.prefix)
+        return topic.startswith(self.prefix)
 
     def is_filter(self, text: str) -> bool:
         """Tell whether a subscription is one to answers."""

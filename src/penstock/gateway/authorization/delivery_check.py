@@ -33,6 +33,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import PenstockError
@@ -103,6 +104,8 @@ OTHER_EVENT: Final = Refusal("content", "content filter")
 """A message that matches none of the content filters."""
 UNASKED: Final = frozenset({NOT_ASKED, OWN, OTHER_EVENT})
 """What is refused to nobody: the client did not ask for it."""
+_CONTENT: Final = attrgetter("content")
+_IDENTIFIER: Final = attrgetter("identifier")
 _Seen = tuple[Message | None, Mapping[str, Any], Situations]
 _UNSEEN: Final[_Seen] = (None, {}, NO_SITUATIONS)
 """What is looked at where neither policies nor preferences decide."""
@@ -150,7 +153,8 @@ class DeliveryCheck:
         denials: Denials,
         place: str | None = None,
     ) -> None:
-        self._rules = rules
+        self.credentials = rules.credentials
+        self.rules = rules
         self._detection = detection
         self._clock = clock
         self._denials = denials
@@ -170,19 +174,24 @@ class DeliveryCheck:
         self._count += 1
         if not self._count % _SAMPLE:
             return self._observe(session, packet)
-        rules = self._rules
+        rules = self.rules
         topic, properties = packet.topic, packet.properties
-        if not rules.enforceable or rules.answers.is_among(topic):
+        if not rules.enforceable or topic.startswith(rules.answers.prefix):
             return self._decide_apart(session, packet)
         stamp = self._stamps.read(properties.reserved)
         user, client, held = session.user, session.client_id, session.by_number
-        named = [held[number] for number in properties.subscription_identifiers if number in held]
+        named: list[Subscription] = []
+        looks = rules.decides_reads
+        for number in properties.subscription_identifiers:
+            if number in held:
+                named.append(held[number])
+                looks = looks or held[number].content is not None
         if stamp.client == client and named:
             named = [it for it in named if not it.options & NO_LOCAL]
             if not named:
                 return DeliveryDecision(None, OWN, lasting=True)
         authorizer = rules.authorizer
-        seen = self._see(packet, stamp, named)
+        seen = self._see(packet, stamp, named) if looks else _UNSEEN
         message, environment, situations = seen
         passed = waits = False
         reshaping: Reshaping | None = None
@@ -226,15 +235,26 @@ class DeliveryCheck:
         change = Change(reshaping, tuple(through))
         return DeliveryDecision(None, _NOTHING, lasting, change=change)
 
+    def note(self, session: Session, packet: Publish, decision: DeliveryDecision) -> None:
+        """Keep a decision for people who ask, as far as it is one to note."""
+        recent, refusal = self._denials.decisions, decision.refusal
+        if decision.awaiting_leader or refusal in UNASKED:
+            return
+        if refusal is _NOTHING and not recent.takes():
+            return
+        properties = packet.properties
+        stamp = self._stamps.read(properties.reserved)
+        numbers = properties.subscription_identifiers
+        recent.delivery(session, packet.topic, numbers, stamp, refusal.why, refusal.rule)
+
     def open(
         self, session: Session, packet: Publish, connection: Arrived
     ) -> Publish | DeliveryDecision:
         """Return a message as it was published, or why it is not believed or does not open."""
-        credentials = self._rules.credentials
-        if not credentials.in_use:
-            return packet
         try:
-            return credentials.check(packet, (session.principal, session.client_id), connection)
+            return self.credentials.check(
+                packet, (session.principal, session.client_id), connection
+            )
         except ReplayError:
             return _REPLAYED
         except (CredentialError, TrustError):
@@ -244,18 +264,15 @@ class DeliveryCheck:
 
     def is_vouched(self, packet: Publish) -> bool:
         """Say whether each message of a topic is looked at, before it is decided on."""
-        credentials = self._rules.credentials
-        return credentials.in_use and credentials.concerns(packet.topic)
+        return self.credentials.concerns(packet.topic)
 
     def delivered(self, session: Session, packet: Publish) -> None:
         """Take note that a message was decided on, as it came: it must not come again."""
-        credentials = self._rules.credentials
-        if credentials.in_use:
-            credentials.deliver(packet, (session.principal, session.client_id))
+        self.credentials.deliver(packet, (session.principal, session.client_id))
 
     def now(self) -> int:
         """Return the time, in milliseconds since 1970."""
-        return self._rules.clock()
+        return self.rules.clock()
 
     def carry_out(self, session: Session, packet: Publish, change: Change) -> DeliveryDecision:
         """Change a message as transformations say; where that cannot be done, deny it."""
@@ -275,7 +292,7 @@ class DeliveryCheck:
         topic = made.topic
         if any(it.content is not None for it in through):
             leaving = self._see_leaving(packet, message, made, reshaping)
-            matches = self._rules.authorizer.matches
+            matches = self.rules.authorizer.matches
             through = tuple(
                 it for it in through if it.content is None or matches(it.content, leaving)
             )
@@ -313,7 +330,7 @@ class DeliveryCheck:
     def _reshape(
         self, session: Session, message: Message, change: Change, e: Mapping[str, Any]
     ) -> Reshaped | str:
-        access = self._rules.authorizer.access
+        access = self.rules.authorizer.access
 
         def see() -> Seen:
             s = access.principal(session.user, session.client_id).attributes
@@ -327,13 +344,13 @@ class DeliveryCheck:
     def _may_become(self, topic: str, through: Iterable[Subscription]) -> bool:
         """Tell whether a client may get a message on a topic that it was not published on."""
         # MQTT5 3.3.2.1: only on one that it has subscribed to.
-        return not self._rules.answers.is_among(topic) and any(
+        return not self.rules.answers.is_among(topic) and any(
             matches(it.filter, topic) for it in through
         )
 
     def refuse_subscription(self, session: Session, filter_: str) -> str | None:
         """Name the restriction that does not permit a subscription now, None where none does."""
-        authorizer = self._rules.authorizer
+        authorizer = self.rules.authorizer
         if not authorizer.interaction.in_use:
             return None
         now = self._clock.now()
@@ -351,7 +368,7 @@ class DeliveryCheck:
 
         An answer is for those who may ask the question, and have named such topics.
         """
-        rules, properties = self._rules, packet.properties
+        rules, properties = self.rules, packet.properties
         if not rules.enforceable:
             return DeliveryDecision(None, Refusal("purpose", _UNENFORCEABLE), rules.remembers)
         named = map(session.by_number.get, properties.subscription_identifiers)
@@ -375,18 +392,19 @@ class DeliveryCheck:
         Where neither policies nor preferences decide, it is the message alone, and only where it
         matters whom it is about, or what is in it.
         """
-        authorizer = self._rules.authorizer
+        authorizer = self.rules.authorizer
         decides = (
             authorizer.access.decides["read"]
-            or authorizer.capabilities.concerns(packet.topic)
+            or (authorizer.capabilities.in_use and authorizer.capabilities.concerns(packet.topic))
             or (
                 authorizer.interaction.in_use
                 and authorizer.interaction.concerns("read", packet.topic)
             )
         )
         if not decides:
-            looked_into = authorizer.contents.in_use and any(it.content is not None for it in named)
-            if not looked_into and not self._rules.consent.concern(packet.topic):
+            consent = self.rules.consent
+            concerned = consent.opt_outs.by_purpose and consent.concern(packet.topic)
+            if not concerned and not any(map(_CONTENT, named)):
                 return _UNSEEN
             return self._make_message(packet, stamp), {}, NO_SITUATIONS
         now = self._clock.now()
@@ -394,7 +412,7 @@ class DeliveryCheck:
         if now != self._seen_at:
             self._seen_at, self._environment = now, make_environment(now, self._place)
         message = None
-        if stamp.stamped or not self._rules.authorizer.access.has_preferences:
+        if stamp.stamped or not self.rules.authorizer.access.has_preferences:
             message = self._make_message(packet, stamp)
         return message, self._environment, self._detection.board
 
@@ -454,7 +472,7 @@ class DeliveryCheck:
                     environment,
                     situations,
                 )
-                rule = self._rules.authorizer.name_purpose_denial(request)
+                rule = self.rules.authorizer.name_purpose_denial(request)
                 return Refusal("consent" if rule in DENYING else "purpose", rule or _DORMANT)
         return _UNKNOWN
 
@@ -467,7 +485,7 @@ class DeliveryCheck:
 
 def _number(through: Iterable[Subscription]) -> bytes:
     """Encode the client's own identifiers of the subscriptions that let a message pass."""
-    own = [it.identifier for it in through if it.identifier]
+    own = list(filter(None, map(_IDENTIFIER, through)))
     return encode_subscription_identifiers(own) if own else b""
 
 
@@ -501,29 +519,32 @@ class DecisionCache:
         if denied is not None:
             return denied
         sealed = packet
+        if not self._check.rules.vouches:
+            return self._decide(session, packet, packet, key, vouched=False)
         opened = self._check.open(session, packet, self.connection)
         if isinstance(opened, DeliveryDecision):
             return opened
         packet = opened
-        decision = self._decide(session, sealed, packet, key)
+        vouched = self._check.is_vouched(sealed)
+        decision = self._decide(session, sealed, packet, key, vouched=vouched)
         if not decision.awaiting_leader:
             self._check.delivered(session, sealed)
         return decision
 
     def _decide(
-        self, session: Session, sealed: Publish, packet: Publish, key: DeliveryKey
+        self, session: Session, sealed: Publish, packet: Publish, key: DeliveryKey, *, vouched: bool
     ) -> DeliveryDecision:
         change = self._changes.get(key)
         if change is not None:
             return self._check.carry_out(session, packet, change)
         decision = self._check.decide(session, packet)
+        self._check.note(session, packet, decision)
         if packet is not sealed and decision.properties is not None:
             # Each is opened by itself: nothing of it passes as it came.
             return decision._replace(sent=packet)
         change = decision.change
         # What is vouched for is so by itself: the next one with these properties may be forged.
-        lasting = decision.lasting and len(key[1]) <= _LONGEST_KEY
-        if lasting and not self._check.is_vouched(sealed):
+        if decision.lasting and len(key[1]) <= _LONGEST_KEY and not vouched:
             if len(self.passing) + len(self._denied) + len(self._changes) >= _CACHED:
                 self.forget()
             if change is not None:

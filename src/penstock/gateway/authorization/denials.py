@@ -40,6 +40,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from penstock.gateway.authorization.recent_decisions import RecentDecisions
 from penstock.gateway.limits import network_of
 from penstock.gateway.session import Session
 from penstock.policy.decision import Applied, Decision
@@ -262,6 +263,7 @@ class Denials:
         # Of those that the log does not take, the newest wait; the writer counts refusals.
         self._unwritten: deque[Entry] = deque(maxlen=_SINGLE_KEPT)
         self._recent: OrderedDict[str, deque[_Denial]] = OrderedDict()
+        self.decisions = RecentDecisions()
         self.denials: EventBudget[_Denial] = EventBudget(
             per_principal, per_hour, _DENIALS_KEPT, _Denial.fold
         )

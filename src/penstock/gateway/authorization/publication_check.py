@@ -93,10 +93,13 @@ class PublicationCheck:
 
     def _decides(self, topic: str) -> bool:
         """Say whether there is anything to decide about writing to a topic."""
+        if topic[0] == MARK:
+            return True
+        if not self._rules.decides_writes:
+            return False
         authorizer = self._rules.authorizer
         return (
-            topic[0] == MARK
-            or authorizer.access.decides["write"]
+            authorizer.access.decides["write"]
             or authorizer.interaction.concerns("write", topic)
             or authorizer.capabilities.concerns(topic)
             or self._rules.advertisements.are_needed(topic)
@@ -188,20 +191,26 @@ class PublicationCheck:
 
     def publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
         """Decide on a message of a client; let the event that it is take effect."""
+        topic = packet.topic
+        watched = self.detection.watched_topics.matches(topic)
+        if not watched and not self._decides(topic) and not self._rules.keeps_out(session.user):
+            return ALWAYS_ACCEPTED
         result = self._publish(session, packet)
-        return self._when_current(session, packet) if _awaits_leader(result) else result
+        if _awaits_leader(result):
+            return self._when_current(session, packet)
+        if isinstance(result, PublishResult) and result is not ALWAYS_ACCEPTED:
+            recent, outcome = self._denials.decisions, result.outcome
+            if outcome is PublishOutcome.DENIED:
+                recent.publication(session, packet.topic, outcome.value, result.rule)
+            elif outcome is PublishOutcome.ACCEPTED and recent.takes():
+                recent.publication(session, packet.topic)
+        return result
 
-    def _publish(  # noqa: PLR0911 (one per outcome)
-        self,
-        session: Session,
-        packet: Publish,
-    ) -> PublishResult | PendingResult:
+    def _publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
         topic = packet.topic
         detection = self.detection
         watched = detection.watched_topics.matches(topic)
         user = session.user
-        if not watched and not self._decides(topic) and not self._rules.keeps_out(user):
-            return ALWAYS_ACCEPTED
         fingerprint = fingerprint_of(user, session.client_id, packet) if watched else None
         request = PublishRequest(
             user,

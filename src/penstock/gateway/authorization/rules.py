@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +27,7 @@ from penstock.cep.program import Program
 from penstock.definitions.authorizer import settings_in_force
 from penstock.definitions.set import Trust, trust_nothing
 from penstock.gateway.authorization.compiled_definitions import (
+    APART,
     AnswerTopics,
     CompiledDefinitions,
     GrantedRights,
@@ -37,7 +39,7 @@ from penstock.gateway.authorization.sealing import Sealing
 from penstock.gateway.broker import CHOICE_LIMIT, CLIENT, FOR, stamp
 from penstock.gateway.session import Session
 from penstock.model import kinds
-from penstock.model.document import Document, Key
+from penstock.model.document import KIND, Document, Key
 from penstock.model.purposes import PurposeSet
 from penstock.model.topics import parse_subscribed
 from penstock.mqtt import encode_user_properties
@@ -84,6 +86,8 @@ class RuleChanges(NamedTuple):
     subscriptions: SubscriptionChanges = SubscriptionChanges()
     program: Program | None = None
     """What is to be detected from now on, where that has changed."""
+    compiled: bool = False
+    """Whether more than purposes has changed: who means whom, and who has which roles."""
     commands: tuple[StateCommand, ...] = ()
     """What commands did to the purpose state, to be carried out on subscriptions."""
     roles: frozenset[tuple[str, str]] = frozenset()
@@ -121,6 +125,14 @@ class Rules:
         self.fresh_until = 0.0
         self.remembers = True
         """Whether decisions may be cached, as far as the settings say."""
+        self.enforceable = True
+        """Whether the definitions can be carried out; else everything is denied."""
+        self.decides_writes = True
+        """Whether any rule could be about what is published, whatever its topic."""
+        self.decides_reads = True
+        """Whether anything but purposes could decide on deliveries, whatever their topic."""
+        self.vouches = True
+        """Whether anything is sealed, signed or marked."""
         self.consent = Prohibitions()
         """What people opted out of."""
         self.clock: Callable[[], int] = lambda: int(time.time() * 1000)
@@ -148,6 +160,16 @@ class Rules:
         self._compiled.access.roles.place = place
         self.authorizer = self._make_authorizer()
         self._rights = GrantedRights(open_mode=open_mode, roles_of=self._roles_of)
+        self._parts = (
+            (self.declared.kinds, self.declared.take),
+            (self._rights.kinds, self._rights.take),
+            (self.consent.kinds, self.consent.take_definitions),
+            (self.contents.types.kinds, self.contents.types.take),
+            (self.advertisements.kinds, self.advertisements.take),
+            (self.sealing.kinds, self.sealing.take),
+            (self.credentials.kinds, self.credentials.take),
+        )
+        """Each is told of changes of the kinds that it follows, and of no others."""
         self._overlay: dict[Key, Document | None] = {}
         self._presubscribed: dict[str, tuple[str, str, str]] = {}
         self._presubscribing: dict[tuple[str, str], set[str]] = {}
@@ -163,11 +185,6 @@ class Rules:
         """The epoch of what is known."""
         return self.snapshot.epoch if self.snapshot else 0
 
-    @property
-    def enforceable(self) -> bool:
-        """Whether the definitions can be carried out; else everything is denied."""
-        return self._compiled.trouble is None
-
     # --- changes ---
 
     def take(
@@ -180,33 +197,19 @@ class Rules:
         held = self.snapshot
         if held is not None and snapshot.mark == held.mark:
             return RuleChanges()
+        self.enforceable = False  # until all is taken over
+        self.decides_writes = self.decides_reads = self.vouches = True
         keys = list(changed)
         documents = snapshot.documents
-        self.declared.take(documents, keys)
-        self._rights.take(documents, keys)
-        changes = SubscriptionChanges()
-        purposes = [key for key in keys if key.kind in _PURPOSE_KINDS]
-        reserved = sum(key.kind == RESERVATION for key in purposes)
-        if reserved > max(_AT_ONCE, len(self.engine.reservations) // 2):
-            changes = self._replace_reservations(snapshot)
-            purposes = [key for key in purposes if key.kind != RESERVATION]
-        for key in purposes:
-            if key not in self._overlay:
-                changes = changes.join(self._apply(key, documents.get(key)))
-        self.consent.take_definitions(documents, keys)
-        self.contents.types.take(documents, keys)
-        self.advertisements.take(documents, keys)
-        self.sealing.take(documents, keys)
-        self.credentials.take(documents, keys)
-        # What is over by now must not begin with what comes.
-        if self.authorizer.access.roles.advance(self.clock()):
-            self.authorizer.access.forget_principals()
-        recompiled = self._compiled.take(documents, keys)
-        if recompiled.access:
-            # It may be another engine than before: one that was incomplete is made anew.
-            self.authorizer = self._make_authorizer()
+        changed_kinds = set(map(KIND, keys))
+        changes = self._take_purposes(snapshot, keys)
+        for kinds_followed, take in self._parts:
+            if not kinds_followed.isdisjoint(changed_kinds):
+                take(documents, keys)
+        compiled = not changed_kinds <= APART or self._compiled.trouble is not None
+        program = self._compile(documents, keys) if compiled else None
         self.snapshot = snapshot
-        roles = self.authorizer.access.refresh_roles()
+        roles = self.authorizer.access.refresh_roles() if compiled else ()
         commands: tuple[StateCommand, ...] = ()
         if STATE in keys:
             document = documents.get(STATE)
@@ -216,22 +219,50 @@ class Rules:
         if commands:
             changes = changes.join(self._take_back(self._overruled(commands)))
         self._invalidate()
-        program = self._compiled.program if recompiled.program else None
-        return RuleChanges(changes, program, commands, frozenset(roles))
+        self.enforceable = self._compiled.trouble is None
+        return RuleChanges(changes, program, compiled, commands, frozenset(roles))
+
+    def _take_purposes(self, snapshot: Snapshot, keys: list[Key]) -> SubscriptionChanges:
+        changes = SubscriptionChanges()
+        purposes = [key for key in keys if key.kind in _PURPOSE_KINDS]
+        if len(purposes) > _AT_ONCE:
+            reserved = sum(key.kind == RESERVATION for key in purposes)
+            if reserved > max(_AT_ONCE, len(self.engine.reservations) // 2):
+                changes = self._replace_reservations(snapshot)
+                purposes = [key for key in purposes if key.kind != RESERVATION]
+        for key in purposes:
+            if key not in self._overlay:
+                changes = changes.join(self._apply(key, snapshot.documents.get(key)))
+        return changes
+
+    def _compile(self, documents: Mapping[Key, Document], keys: list[Key]) -> Program | None:
+        """Compile policies and events; return the program where it is another one."""
+        # Who is meant by a right may follow from these definitions, whatever their kind.
+        self._rights.forget()
+        # What is over by now must not begin with what comes.
+        if self.authorizer.access.roles.advance(self.clock()):
+            self.authorizer.access.forget_principals()
+        recompiled = self._compiled.take(documents, keys)
+        if recompiled.access:
+            # It may be another engine than before: one that was incomplete is made anew.
+            self.authorizer = self._make_authorizer()
+        return self._compiled.program if recompiled.program else None
 
     # --- roles ---
 
     def open_roles(self, session: Session) -> None:
-        """Begin to activate roles for a session, those that it chose or all."""
+        """Begin to activate roles for a session, those that it chose; take what it showed."""
         self.advertisements.end(session.client_id)
+        self.credentials.present(session.user, session.client_id, session.presented)
         if session.user is not None:
             access = self.authorizer.access
             access.open_session(session.user, session.client_id, session.chosen_roles)
             self._rights.forget(session)
 
     def close_roles(self, session: Session) -> None:
-        """Forget what was active in a session, and what it advertised."""
+        """Forget what was active in a session, what it advertised, and what it has shown."""
         self.advertisements.end(session.client_id)
+        self.credentials.present(None, session.client_id, "")
         if session.user is not None:
             self.authorizer.access.close_session(session.user, session.client_id)
             self._rights.forget(session)
@@ -329,6 +360,7 @@ class Rules:
 
     def _make_authorizer(self) -> Authorizer:
         compiled = self._compiled
+        compiled.capabilities.presented = self.credentials.presented
         return Authorizer(
             self.engine,
             self.declared,
@@ -346,7 +378,22 @@ class Rules:
         self.generation += 1
         self.consent.forget()
         self._stamps.clear()
-        settings = self.engine.settings
+        authorizer, settings = self.authorizer, self.engine.settings
+        self.vouches = self.credentials.in_use
+        self.decides_writes = (
+            authorizer.access.decides["write"]
+            or authorizer.interaction.in_use
+            or authorizer.capabilities.in_use
+            or self.advertisements.in_use
+            or self.contents.types.in_use
+            or self.vouches
+        )
+        self.decides_reads = (
+            authorizer.access.decides["read"]
+            or authorizer.interaction.in_use
+            or authorizer.capabilities.in_use
+            or bool(self.consent.opt_outs.by_purpose)
+        )
         self.remembers = settings.cache_reservations and settings.cache_subscriptions
 
     def _replace_reservations(self, snapshot: Snapshot) -> SubscriptionChanges:
@@ -398,9 +445,8 @@ class Rules:
 
     # --- questions ---
 
-    def concerns_claims(self, changed: Iterable[Key]) -> bool:
+    def concerns_claims(self, kinds_changed: AbstractSet[str]) -> bool:
         """Say whether changes may take from somebody what they have subscribed for."""
-        kinds_changed = {key.kind for key in changed}
         if PURPOSE in kinds_changed:
             return True
         if kinds_changed & _MONITOR_KINDS or (_TYPE in kinds_changed and len(self.contents)):

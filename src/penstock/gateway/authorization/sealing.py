@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -31,6 +32,7 @@ from penstock.model.document import Document, Key
 from penstock.model.kinds import EventType, Stream
 from penstock.model.kinds.fields import plain_filter
 from penstock.policy.filter_tree import FilterTree
+from penstock.store.key_groups import KeyOffice
 from penstock.store.keys import GroupKeys, StoredKey
 from penstock.telemetry import get_logger
 from penstock.trust.key_ring import GroupKey, KeyRing
@@ -50,11 +52,13 @@ SKEW: Final = 60_000
 """How far the clocks of domains may differ, in milliseconds."""
 _CACHE_LIMIT: Final = 65_536
 _LONGEST: Final = 256
-_KINDS: Final = frozenset({Stream.kind, EventType.kind})
 
 
 class Sealing:
     """What is sealed, and the keys for it. Lives on the gateway's loop."""
+
+    kinds = frozenset({Stream.kind, EventType.kind})
+    """What it follows."""
 
     def __init__(self, clock: Callable[[], int], delay: int = DELAY) -> None:
         self.in_use = False
@@ -69,7 +73,7 @@ class Sealing:
 
     def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
         """Take over definitions of which these may differ from what was known."""
-        keys = [key for key in changed if key.kind in _KINDS]
+        keys = [key for key in changed if key.kind in self.kinds]
         if not keys:
             return
         for key in keys:
@@ -78,7 +82,7 @@ class Sealing:
                 self._documents[key] = documents[key]
         of_kind = {
             kind: [it for key, it in sorted(self._documents.items()) if key.kind == kind]
-            for kind in _KINDS
+            for kind in self.kinds
         }
         streams = [
             Stream.model_validate({"name": it.name, **it.body})
@@ -153,6 +157,8 @@ class GroupKeySource(NamedTuple):
     """How long they still open what the broker keeps."""
     retention: int
     """How long they open records of the event log; then they are destroyed."""
+    office: Callable[[], KeyOffice] | None = None
+    """Opens what gives keys out and takes them."""
 
 
 class GroupKeyFeed:
@@ -163,7 +169,10 @@ class GroupKeyFeed:
         sealing: Sealing,
         source: GroupKeySource,
         run_in_thread: Callable[[Callable[[], _Found]], Awaitable[_Found]],
+        find_errand: Callable[[], Callable[[], None] | None] = lambda: None,
     ) -> None:
+        """Take what tells, on the loop, what is to be done before keys are read."""
+        self._find_errand = find_errand
         self._sealing = sealing
         sealing.ring.delay = source.delay
         self._source = source
@@ -180,10 +189,11 @@ class GroupKeyFeed:
 
     async def look(self) -> None:
         """Take over what changed since the last look."""
-        if not self._sealing.in_use:
+        errand = self._find_errand()
+        if errand is None and not self._sealing.in_use:
             return
         try:
-            changes, found = await self._run_in_thread(self._read)
+            changes, found = await self._run_in_thread(partial(self._read, errand))
         except PenstockError as error:
             _log.warning("the store does not answer for keys of sealed streams", error=error)
             return
@@ -191,7 +201,9 @@ class GroupKeyFeed:
             self._seen = changes
             self._sealing.take_keys(GroupKey(*it) for it in found)
 
-    def _read(self) -> _Found:
+    def _read(self, errand: Callable[[], None] | None) -> _Found:
+        if errand is not None:
+            errand()
         if self._keys is None:
             self._keys = self._source.open()
         changes = self._keys.changes()

@@ -157,7 +157,8 @@ class Admission:
         if purposes is not None:
             return client.stamp + encode_user_properties(as_properties(purposes))
         # What is remembered passes as it came: nothing that must be sealed or signed may.
-        if result.lasting and not self._context.rules.credentials.concerns(packet.topic):
+        credentials = self._context.rules.credentials
+        if result.lasting and not (credentials.in_use and credentials.concerns(packet.topic)):
             client.remember_write(packet.topic)
         return client.stamp
 

@@ -120,7 +120,9 @@ class ClientRegistry:
 
     def opened(self) -> Iterator[ClientConnection]:
         """Walk over the clients that are let in."""
-        return (client for client in list(self._by_id.values()) if client.open)
+        for client in list(self._by_id.values()):
+            if client.open:
+                yield client
 
     def identified(self) -> Iterator[ClientConnection]:
         """Walk over the clients that have an identifier, let in or about to be."""
@@ -238,12 +240,14 @@ class Revocation:
         self,
         authenticator: Authenticator,
         rules: Rules,
+        denials: Denials,
         clients: ClientRegistry,
         *,
         patience: float,
     ) -> None:
         self._authenticator = authenticator
         self._rules = rules
+        self._denials = denials
         self._clients = clients
         self._patience = patience
         """For how many seconds the file of passwords may be unusable."""
@@ -337,7 +341,7 @@ class Revocation:
             session = client.session
             if self._is_gone(session):
                 session.expiry = 0
-            client.context.denials.revocation(session)
+            self._denials.revocation(session)
             client.end(Cause.REVOKED)
 
 
@@ -381,6 +385,8 @@ class ClientAnswering:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _look(self, request: ClientRequest) -> dict[str, Any]:
+        if request.verb == "recent":
+            return {"decisions": [it._asdict() for it in self._denials.decisions.newest()]}
         if request.verb == "list":
             opened = list(self._clients.opened())
             return {"count": len(opened), "clients": [_line(it) for it in opened[:LISTED]]}

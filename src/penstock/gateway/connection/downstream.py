@@ -167,7 +167,7 @@ class Downstream(ClientConnection, asyncio.Protocol):
         stream, and bare acknowledgements.
         """
         upstream, lane, context = self.upstream, self.lane, self.context
-        if not self.open or self.ended or self.backlog.busy or self.reader.buffered:
+        if not self.open or self.ended or self.backlog.busy or self.reader.held:
             return 0
         acks = upstream is not None and upstream.window is None
         end = len(data)
@@ -314,8 +314,10 @@ class Downstream(ClientConnection, asyncio.Protocol):
                             self.backlog.suspend(outcome, packets)
                             return
                         listed = properties.kept + outcome
-                        told = listed + self.origin(packet)
-                        prepared = self._handlers.admission.prepare(self, packet, told)
+                        told = listed + self.origin(packet) if packet.first & 1 else listed
+                        prepared: tuple[Publish, bytes] | None = packet, told
+                        if rules.vouches:
+                            prepared = self._handlers.admission.prepare(self, packet, told)
                         if prepared is None:
                             self.abandon(packet)
                             if self.ended or self.backlog.is_unheard(packets):

@@ -32,10 +32,10 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 
+from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.client_registry import ClientRegistry
-from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.event_loop import Background, SessionWriter
 from penstock.gateway.session import NO_LOCAL, Session
 from penstock.model.topics import overlaps, parse_subscribed
@@ -59,14 +59,15 @@ class SubscriptionLifecycle:
 
     def __init__(
         self,
-        context: ConnectionContext,
+        rules: Rules,
+        denials: Denials,
         session_writer: SessionWriter[SessionChange],
         background: Background,
         *,
         replay_retained: bool,
     ) -> None:
-        self._rules = context.rules
-        self._denials = context.denials
+        self._rules = rules
+        self._denials = denials
         self._session_writer = session_writer
         self._background = background
         # MQTT5 3.8.3.1: retain handling

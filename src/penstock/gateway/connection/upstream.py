@@ -222,7 +222,7 @@ class Upstream(BrokerConnection):
         """
         client, context = self.client, self._context
         end = len(data)
-        if self.reader.buffered or client.ended or client.deferred_acks.open:
+        if self.reader.held or client.ended or client.deferred_acks.open:
             return 0
         if end == PUBACK_SIZE:
             # Alone, as most come: it needs no rules.

@@ -8,6 +8,7 @@ Rules that hold here:
   the coordinator, nothing is announced: others would not believe it.
 - What a gateway says of itself is a retained message that ends with its connection. It is said
   again each `refresh`, and at once where a gateway is new, but not more often than once a second.
+- Keys of sealed streams go the same way (`key_exchange`).
 - Members exchange what proves itself: event types of their own, where they may install them, and
   their own list of revocations. Whoever is no member is not heard.
 - What is registered here is checked as `apply` checks. Nothing takes the place of another
@@ -21,12 +22,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from penstock.definitions.trust_checks import collect_revocations
 from penstock.gateway.broker import BrokerAddress
+from penstock.gateway.publishing.key_exchange import KeyExchange, Outgoing
 from penstock.gateway.publishing.own_connection import PING, OwnConnection
 from penstock.json_text import read_object
 from penstock.model.document import Document, Key
@@ -95,6 +97,7 @@ class DomainLink(OwnConnection):
         *,
         definitions: Callable[[], Snapshot | None],
         register: Register,
+        keys: KeyExchange | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(broker)
@@ -110,6 +113,9 @@ class DomainLink(OwnConnection):
         )
         self._presence = f"{TOPICS}domain/{settings.network}/"
         self._documents = f"{TOPICS}signed/{settings.network}/"
+        self._offers = f"{TOPICS}keys/{settings.network}/"
+        self._wants = f"{TOPICS}wants/{settings.network}/"
+        self._keys = keys
         self._definitions = definitions
         self._register = register
         self._clock = clock
@@ -142,13 +148,25 @@ class DomainLink(OwnConnection):
     def begin(self) -> None:
         """Listen to the others."""
         self._pings = 0
-        filters = (f"{self._presence}+/+", f"{self._documents}+/+")
+        self._subscribe(f"{self._presence}+/+", f"{self._documents}+/+")
+        if self._keys is not None:
+            self._subscribe(f"{self._offers}+/+", f"{self._wants}{self._key.key}/+")
+
+    def _subscribe(self, *filters: str) -> None:
         wanted = tuple(RequestedSubscription(it, 0) for it in filters)
         self.send(Subscribe(1, wanted).encode(V5))
+
+    def tell(self, messages: Iterable[Outgoing]) -> None:
+        """Send what there is for key groups; what is lost on the way is sent again."""
+        for it in messages if self.open else ():
+            topic = f"{self._offers if it.retain else self._wants}{it.owner}/{it.place}"
+            self.send(Publish.of(topic, it.payload, retain=it.retain).encode(V5))
 
     def lose(self) -> None:
         """Begin anew: what was sent may not have been kept."""
         self._sent.clear()
+        if self._keys is not None:
+            self._keys.forget_sent()
 
     def ping(self) -> bool:
         """Send a PINGREQ unless one is under way; say whether one is."""
@@ -181,6 +199,9 @@ class DomainLink(OwnConnection):
         if snapshot is not self._told:
             # Others are told of revocations at once.
             self._told, self._due = snapshot, 0.0
+            if self._keys is not None and self.open:
+                # What was sent to groups of types that are known only now.
+                self._subscribe(f"{self._offers}+/+")
         if self.open and self.loop.time() >= self._due:
             self._announce()
         self._look()
@@ -241,11 +262,21 @@ class DomainLink(OwnConnection):
     # --- hearing ---
 
     def _hear(self, topic: str, payload: bytes) -> None:
+        if self._keys is not None and topic.startswith((self._offers, self._wants)):
+            self._hear_of_keys(self._keys, topic, payload)
+            return
         if topic.startswith(self._documents):
             self._keep(topic.removeprefix(self._documents), payload)
         elif topic != self._own_topic:
             self._meet(topic.removeprefix(self._presence), payload)
         self._look()
+
+    def _hear_of_keys(self, keys: KeyExchange, topic: str, payload: bytes) -> None:
+        whose, _, place = topic.rpartition("/")
+        if topic.startswith(self._offers):
+            keys.hear_offer(whose.removeprefix(self._offers), place, payload)
+        elif place in self.members:
+            keys.hear_request(place, payload)
 
     def _meet(self, name: str, payload: bytes) -> None:
         if not payload:

@@ -37,7 +37,6 @@ MAX_VALUE: Final = 1_000_000
 
 _KNOWN_LIMIT: Final = 65_536
 _LONGEST_KNOWN: Final = 256
-_KINDS: Final = frozenset({Stream.kind, EventType.kind})
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _NUMBERS: Final = frozenset({"int", "long"})
 
@@ -134,6 +133,9 @@ class TopicMapping:
 class TopicMappings:
     """The topic mappings of the definitions in force."""
 
+    kinds = frozenset({Stream.kind, EventType.kind})
+    """What they follow."""
+
     def __init__(self) -> None:
         self.known: dict[str, tuple[TopicMapping, ...]] | None = None
         """The cache, for a first look; None where no message feeds a stream."""
@@ -143,7 +145,7 @@ class TopicMappings:
 
     def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
         """Take over definitions of which these may differ from what was known."""
-        keys = [key for key in changed if key.kind in _KINDS]
+        keys = [key for key in changed if key.kind in self.kinds]
         if not keys:
             return
         for key in keys:

@@ -31,7 +31,7 @@ from penstock.gateway.connection.subscription_lifecycle import (
 )
 from penstock.gateway.event_loop import Background, EngineTimer
 from penstock.gateway.recording.topic_mapping import TopicMappings
-from penstock.model.document import Document, Key
+from penstock.model.document import KIND, Document, Key
 from penstock.model.kinds import User
 from penstock.policy.consent import OptOutIndex
 from penstock.policy.purposes.engine import SubscriptionChanges
@@ -178,7 +178,7 @@ class DefinitionFeed:
         tried = frozenset(self._rules.unsaved())
         keys = self._tried | tried if changed is None else tuple(changed)
         self._tried = tried
-        if self._rules.concerns_claims(keys):
+        if self._rules.concerns_claims(set(map(KIND, keys))):
             for client in self._clients.opened():
                 self._lifecycle.rest(client)
         concerned = concerned_filters(keys)
@@ -239,13 +239,16 @@ class DefinitionFeed:
         changes = self._rules.take(snapshot, keys, is_other_history=is_other_history)
         if changes.program is not None:
             self._follow_program(changes.program)
-        kinds = {key.kind for key in keys}
-        self._mappings.take(snapshot.documents, keys)
+        kinds = set(map(KIND, keys))
+        if not kinds.isdisjoint(self._mappings.kinds):
+            self._mappings.take(snapshot.documents, keys)
         if User.kind in kinds:
             self._revocation.take({key.name for key in keys if key.kind == User.kind})
-        self._revocation.take_names()
+        if changes.compiled:
+            self._revocation.take_names()
         self.pass_on(changes.subscriptions, keys)
-        self._follow_roles(changes.roles)
+        if changes.compiled:
+            self._follow_roles(changes.roles)
         if changes.commands:
             self._state.follow(changes.commands)
 
@@ -302,10 +305,13 @@ class DefinitionFeed:
 
 def concerned_filters(changed: Iterable[Key]) -> tuple[str, ...] | None:
     """Return the filters that changes concern; None where that is all, or too many to compare."""
-    keys = [key for key in changed if key.kind in DECIDING]
-    if len(keys) > COMPARED or any(key.kind != RESERVATION for key in keys):
-        return None
-    return tuple(key.name for key in keys)
+    filters: list[str] = []
+    for key in changed:
+        if key.kind == RESERVATION:
+            filters.append(key.name)
+        elif key.kind in DECIDING:
+            return None
+    return tuple(filters) if len(filters) <= COMPARED else None
 
 
 def differing(held: Snapshot, snapshot: Snapshot) -> list[Key]:

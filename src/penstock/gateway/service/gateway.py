@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -31,6 +32,7 @@ from penstock.gateway.connection.client_registry import ClientAnswering, ClientR
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.downstream import Downstream, Handlers
 from penstock.gateway.connection.handshake import Handshake
+from penstock.gateway.connection.presented_capabilities import PresentedCapabilities
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import (
     SubscriptionLifecycle,
@@ -41,6 +43,7 @@ from penstock.gateway.counters import Counters
 from penstock.gateway.event_loop import Background, SessionWriter
 from penstock.gateway.limits import TICK_SECONDS, Arrival, Arrivals, Limits
 from penstock.gateway.publishing.domains import DomainLink, NetworkSettings
+from penstock.gateway.publishing.key_exchange import KeyExchange
 from penstock.gateway.publishing.lanes import Lanes
 from penstock.gateway.publishing.peers import Peers
 from penstock.gateway.publishing.publisher import Publisher
@@ -57,6 +60,7 @@ from penstock.store.enforcement_points import ClientRequests
 from penstock.store.follower import Follower
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.sessions import SessionChange, Sessions
+from penstock.store.spent_nonces import SpentNonces
 from penstock.store.wills import WillStore
 from penstock.telemetry import get_logger
 from penstock.trust.keys import fingerprint
@@ -95,6 +99,8 @@ class Gateway:
         client_requests: ClientRequests | None = None,
         group_keys: GroupKeySource | None = None,
         network: NetworkSettings | None = None,
+        nonces: SpentNonces | None = None,
+        skew: int = 60_000,
     ) -> None:
         self.rules = rules
         self.sessions = sessions
@@ -109,12 +115,20 @@ class Gateway:
         self.lanes = Lanes(broker, lanes, self.peers)
         self.domains: DomainLink | None = None
         """The gateways of other domains, where there is a network of them."""
+        self._exchange: KeyExchange | None = None
         if network is not None:
+            if group_keys is not None and group_keys.office is not None:
+                self._exchange = KeyExchange(
+                    group_keys.office,
+                    skew=int(1000 * network.skew),
+                    pause=int(1000 * network.refresh),
+                )
             self.domains = DomainLink(
                 broker,
                 network,
                 definitions=lambda: rules.snapshot,
                 register=partial(self._register, definitions),
+                keys=self._exchange,
             )
         self.emergencies = Emergencies(
             emergencies or EmergencySettings(),
@@ -155,10 +169,12 @@ class Gateway:
             close_denied=close_denied,
         )
         lifecycle = SubscriptionLifecycle(
-            self.context, self.session_writer, self.background, replay_retained=replay_retained
+            rules, denials, self.session_writer, self.background, replay_retained=replay_retained
         )
         state = SubscriptionState(rules, self.clients, lifecycle)
-        self.revocation = Revocation(authenticator, rules, self.clients, patience=follower.lease)
+        self.revocation = Revocation(
+            authenticator, rules, denials, self.clients, patience=follower.lease
+        )
         self.definition_feed = DefinitionFeed(
             definitions,
             follower,
@@ -197,6 +213,9 @@ class Gateway:
             background=self.background,
             broker_timeout=broker.timeout,
         )
+        presented = None
+        if nonces is not None:
+            presented = PresentedCapabilities(rules.credentials, nonces, self.background, skew)
         handshake = Handshake(
             self.context,
             self.clients,
@@ -207,6 +226,7 @@ class Gateway:
             self.revocation,
             authenticator=authenticator,
             broker=broker,
+            presented=presented,
         )
         requests = SubscriptionRequests(self.context, notation, lifecycle)
         self._handlers = Handlers(admission, handshake, requests)
@@ -226,12 +246,26 @@ class Gateway:
         self._group_keys: GroupKeyFeed | None = None
         if group_keys is not None:
             self._group_keys = GroupKeyFeed(
-                rules.sealing, group_keys, self.background.run_in_thread
+                rules.sealing, group_keys, self.background.run_in_thread, self._exchange_keys
             )
 
     def make_client(self, arrival: Arrival) -> Downstream:
         """Make what a listener hands a new connection to."""
         return Downstream(self.context, self.clients, arrival, self._handlers)
+
+    def _exchange_keys(self) -> Callable[[], None] | None:
+        """Return what there is to do for key groups; None where there is no network now."""
+        exchange, link, snapshot = self._exchange, self.domains, self.rules.snapshot
+        if exchange is None or link is None or not link.open or snapshot is None:
+            return None
+        work, loop = exchange.prepare(snapshot, int(1000 * time.time())), link.loop
+
+        def run() -> None:
+            found = work()
+            if found:
+                loop.call_soon_threadsafe(link.tell, found)
+
+        return run
 
     # --- start and end ---
 

@@ -24,7 +24,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 
@@ -64,12 +64,15 @@ from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.enforcement_points import ClientRequests
 from penstock.store.follower import Follower
+from penstock.store.key_groups import KeyOffice
 from penstock.store.keys import open_group_keys
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.session_tables import SessionQuotas
 from penstock.store.sessions import Sessions
+from penstock.store.spent_nonces import SpentNonces
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger
+from penstock.trust.credentials import derive_client_prefix
 from penstock.trust.keys import open_key
 
 DRAIN_SECONDS = 8.0
@@ -119,7 +122,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         record = recorder(log, pseudonyms)
         definitions = CheckedDefinitions(Definitions(database), record, signer=log.signer)
         place, holder = make_place(), make_holder()
-        broker, limits = BrokerAddress.of(config.broker), Limits.of(settings)
+        broker, limits = _read_broker(config), Limits.of(settings)
         notation = Notation(**dict(word.split("=", 1) for word in settings.notation))
         authenticator = make_authenticator(config)
         gateway = Gateway(
@@ -135,6 +138,8 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 trust=_read_trust(config),
             ),
             network=_read_network(config),
+            nonces=SpentNonces(database),
+            skew=int(1000 * config.trust.skew),
             limits=limits,
             notation=notation,
             broker=broker,
@@ -168,9 +173,11 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 partial(open_group_keys, database, config.trust.key),
                 int(1000 * config.trust.key_delay),
                 int(1000 * config.trust.key_retention),
+                partial(_open_office, config, database),
             ),
-            # Where the broker knows clients, it has to hear each by itself.
-            lanes=0 if settings.authentication.relay else settings.lanes,
+            # Where the broker knows clients, it has to hear each by itself. Where other domains
+            # are, each message is marked, and none fits a lane; no gateway is told of takeovers.
+            lanes=settings.lanes if _has_lanes(config) else 0,
         )
         stack.push_async_callback(gateway.stop)
         tokens = authenticator.tokens
@@ -251,6 +258,29 @@ def _warn_of_client_names(rules: Rules) -> None:
             "they give nothing, as anybody can choose an identifier",
             count=named,
         )
+
+
+def _open_office(config: Config, database: Database) -> KeyOffice:
+    """Return what gives out keys of this domain, and takes those of others."""
+    trust = config.trust
+    return KeyOffice(
+        open_group_keys(database, trust.key),
+        open_key(trust.key),
+        refresh_every=int(1000 * trust.key_refresh),
+        lead=int(1000 * trust.key_lead),
+    )
+
+
+def _has_lanes(config: Config) -> bool:
+    return not config.gateway.authentication.relay and config.trust.network is None
+
+
+def _read_broker(config: Config) -> BrokerAddress:
+    """Return the broker, and what our clients are called there."""
+    found = BrokerAddress.of(config.broker)
+    if config.trust.network is None or config.gateway.authentication.relay:
+        return found
+    return replace(found, client_prefix=derive_client_prefix(open_key(config.trust.key)))
 
 
 def _read_trust(config: Config) -> TrustSource:

@@ -460,27 +460,22 @@ class Stream(Definition):
         return self
 
     @model_validator(mode="after")
-    def _check_signed(self) -> Self:
-        if self.signed and self.event_type is None:
-            raise ValueError("signed: capabilities are for a signed event type → add event_type")
-        if self.signed and not self.patterns:
-            raise ValueError("signed: no messages feed the stream → add from, or leave it out")
-        if self.signed and self.format != "json":
-            raise ValueError("signed: attributes are named in JSON → leave format out")
-        return self
-
-    @model_validator(mode="after")
-    def _check_sealed(self) -> Self:
-        if self.sealed is None:
+    def _check_crossing(self) -> Self:
+        word = "signed" if self.sealed is None else "sealed"
+        if self.sealed is None and not self.signed:
             return self
         if self.event_type is None:
-            raise ValueError("sealed: keys belong to a signed event type → add event_type")
+            raise ValueError(
+                f"{word}: keys and capabilities are for a signed event type → add event_type"
+            )
         if not self.patterns:
-            raise ValueError("sealed: no messages feed the stream → add from, or leave it out")
+            raise ValueError(f"{word}: no messages feed the stream → add from, or leave it out")
+        if self.signed and self.format != "json":
+            raise ValueError("signed: attributes are named in JSON → leave format out")
         levels = [set(named_levels(it).values()) for it in self.patterns]
         if self.subject is not None and not all(self.subject in it for it in levels):
             raise ValueError(
-                f"sealed: whom a message is about has to stand in its topic, so that what the "
+                f"{word}: whom a message is about has to stand in its topic, so that what the "
                 f"broker keeps can be erased → name a level {{{self.subject}}} in from"
             )
         return self

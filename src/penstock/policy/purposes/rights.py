@@ -179,6 +179,8 @@ class DeclaredPurposes:
     """The names of the purposes of the present epoch."""
 
     __slots__ = ("_names",)
+    kinds = frozenset({Purpose.kind})
+    """What they follow."""
 
     def __init__(self) -> None:
         # A dict, because it keeps its order: the first ones are those compared.

@@ -26,7 +26,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -75,6 +75,8 @@ from penstock.store.opt_outs import SubjectMarks
 from penstock.store.rights.erasures import ErasureBook
 from penstock.store.sessions import Sessions
 from penstock.telemetry import get_logger
+from penstock.trust.credentials import derive_client_prefix
+from penstock.trust.keys import open_key
 
 VERSION: Final = 1
 _log = get_logger("rights")
@@ -343,6 +345,10 @@ class ErasureService:
             return _result([], [_remain(place, reason)])
         sessions = Sessions(self._database)
         away = sessions.away()
+        trust = self._config.trust
+        if trust.network is not None:
+            prefix = derive_client_prefix(open_key(trust.key))
+            away = [replace(it, client=f"{prefix}{it.client}") for it in away]
         found = clear_waiting(self._config.broker, away, streams, case.person, case.keep)
         self._write_broker_state(found.messages)
         remains = []

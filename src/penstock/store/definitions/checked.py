@@ -34,8 +34,8 @@ from penstock.definitions import DefinitionSet
 from penstock.definitions.document_checks import Locate, fill_streams, locate_by_key
 from penstock.definitions.set import LOAD_KINDS, Trust, load_check, trust_nothing
 from penstock.errors import DeniedError, Problem, UsageError, quote
-from penstock.model.document import Document, Key
-from penstock.model.kinds import Appointment, EventType, RevocationList
+from penstock.model.document import KIND, Document, Key
+from penstock.model.kinds import Appointment, EventType, RevocationList, Stream
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.definitions.documents import Delete, Edit, Put, Snapshot, edits_between
 from penstock.store.definitions.history import Change, Definitions
@@ -260,7 +260,9 @@ class CheckedDefinitions:
         return self._change(plan, actor, reason, None)
 
     def _sign(self, documents: Sequence[Document]) -> Sequence[Document]:
-        return documents if self._signer is None else sign_documents(documents, self._signer)
+        if self._signer is None or Appointment.kind not in set(map(KIND, documents)):
+            return documents
+        return sign_documents(documents, self._signer)
 
     def _change(
         self,
@@ -280,10 +282,14 @@ class CheckedDefinitions:
         def edit(now: Snapshot) -> Sequence[Edit]:
             nonlocal put, made
             put, gone = plan(now)
-            put = fill_streams(put, now.documents)
-            objections = [*problems, *_object_to(put, now)]
+            kinds = set(map(KIND, put))
+            if Stream.kind in kinds:
+                put = fill_streams(put, now.documents)
+            objections = list(problems)
+            if not kinds.isdisjoint(_SIGNED_ELSEWHERE):
+                objections += load_check("trust_checks:admit")(put, now.documents, time.time())
             made = self.meaning(now).change(put, gone, locate=locate, problems=objections)
-            if any(it.kind in LOAD_KINDS for it in put):
+            if not kinds.isdisjoint(LOAD_KINDS):
                 load_check("access:refuse_overload")(made, [it.key for it in put])
             return [*map(Put, put), *map(Delete, gone)]
 
@@ -300,14 +306,6 @@ class CheckedDefinitions:
         if made is not None and all(stored[it.key].body == it.body for it in put):
             self._held = (change.after, made)
         return change
-
-
-def _object_to(documents: Sequence[Document], now: Snapshot) -> list[Problem]:
-    """Return what speaks against what other domains signed, at this moment."""
-    if not any(it.kind in _SIGNED_ELSEWHERE for it in documents):
-        return []
-    found: list[Problem] = load_check("trust_checks:admit")(documents, now.documents, time.time())
-    return found
 
 
 CHANGED = "definitions.changed"

@@ -251,8 +251,7 @@ def _snapshot(epoch: int, mark: str, documents: dict[Key, Document]) -> Snapshot
 
 def _read_marks(connection: Connection, epoch: int) -> dict[int, str]:
     """Read the newest epoch and the one asked for, each with its mark."""
-    rows = connection.execute(_MARKS, {"asked": epoch})
-    marks = {row.epoch: row.mark for row in rows}
+    marks = dict(connection.execute(_MARKS, {"asked": epoch}).all())
     if not marks:
         raise UnavailableError(
             "the store has no epoch at all: its tables were emptied",
