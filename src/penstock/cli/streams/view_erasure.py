@@ -13,7 +13,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,6 +90,7 @@ def _confirm(yes: bool, what: str) -> None:
 
 def _carry_out(name: str, as_json: bool, *, anew: bool, accept_risk: bool = False) -> None:
     from penstock.definitions.differential_privacy import coarsen
+    from penstock.hadoop import remove
     from penstock.model.kinds import View
     from penstock.pipeline.control import PAUSED, RUNNING, Control, find_private_streams
     from penstock.pipeline.sinks.commits import TAKING_BACK, take_back
@@ -121,7 +121,7 @@ def _carry_out(name: str, as_json: bool, *, anew: bool, accept_risk: bool = Fals
                 folder, lambda: _erase_topics(config, stream, view, places), anew=anew
             )
             if own is not None:
-                shutil.rmtree(own, ignore_errors=True)
+                remove(own)
             note_use("view.rebuilt" if anew else "view.erased", view=name, count=records)
     except BaseException:
         if state == RUNNING and not (folder.folder / TAKING_BACK).exists():
@@ -225,6 +225,7 @@ def _find_state(config: Config, stream: Stream, view: Path) -> Path | None:
 def _list_topics(config: Config, stream: Stream, view: View) -> list[str]:
     """Return where records of a view are besides its folder, also where it was changed since."""
     from penstock.eventlog import EventLog
+    from penstock.hadoop import is_remote
 
     if stream.source is not None and stream.source.kafka is not None:
         from penstock.eventlog.kafka import KafkaLog
@@ -232,7 +233,13 @@ def _list_topics(config: Config, stream: Stream, view: View) -> list[str]:
         log = KafkaLog(config.kafka)
         log.greet()
         return [f"the topic {view.topic} at Kafka"] if view.topic in log.topics() else []
-    found = EventLog(config.pipeline.event_log).topic(view.topic).segments()
+    topic = EventLog(config.pipeline.event_log).topic(view.topic)
+    found = topic.segments()
+    if found and is_remote(topic.folder):
+        raise UsageError(
+            f"records at {topic.folder} cannot be taken back: files at a store are not changed",
+            fix="remove the topic's files there, and repeat this",
+        )
     return [f"the topic {view.topic} of the event log"] if found else []
 
 

@@ -122,6 +122,8 @@ def read_lines(files: Sequence[Path]) -> Iterator[bytes]:
 
 
 APPLICATION: Final = "penstock"
+OWN_WRITERS: Final = frozenset({"avro", "delta"})
+"""Formats that are not written by Spark: they need a folder that all nodes see."""
 
 
 class DeltaSink(ParquetSink):
