@@ -123,6 +123,7 @@ def expel(key: str, out: Path, as_json: bool) -> None:
 
     What was sealed before it can still read; of what comes later nothing.
     """
+    from penstock.trust.key_groups import Refresh
     from penstock.trust.key_messages import sign_messages
 
     _probe(out)
@@ -135,7 +136,9 @@ def expel(key: str, out: Path, as_json: bool) -> None:
             )
         _record("expelled", len(messages), domain=key)
         _write(out, sign_messages(messages, office.own))
-    _show_messages(messages, out, as_json)
+    starts = [it.start for it in messages if isinstance(it, Refresh)]
+    left = f"it still reads what was sealed before {_time(max(starts))}, wherever that is kept"
+    _show_messages(messages, out, as_json, left=left)
 
 
 @command.command("take")
@@ -286,18 +289,27 @@ def _probe(path: Path) -> None:
 
 
 def _show_messages(
-    messages: list[Welcome | Refresh], out: Path, as_json: bool, keys: Iterable[str] = ()
+    messages: list[Welcome | Refresh],
+    out: Path,
+    as_json: bool,
+    keys: Iterable[str] = (),
+    left: str = "",
 ) -> None:
     from penstock.trust.key_groups import Welcome
 
     changed = sum(not isinstance(it, Welcome) for it in messages)
     given = list(keys)
-    data = {"messages": len(messages), "changed": changed, "keys": given, "file": str(out)}
+    data: dict[str, Any] = {"messages": len(messages), "changed": changed, "keys": given}
+    data["file"] = str(out)
+    if left:
+        data["left"] = left
 
     def render(target: Console) -> None:
         if given:
             target.print(f"admitted to the keys of: {', '.join(given)}", soft_wrap=True)
         target.print(f"{counted(changed, 'key')} changed")
+        if left:
+            target.print(left, soft_wrap=True)
         target.print(f"wrote {out}; all members take it, in order", style="dim", soft_wrap=True)
 
     show(as_json, data, render)

@@ -178,6 +178,18 @@ class ViewFolder:
                     if line.endswith(b"\n"):
                         yield Commit.from_line(line)
 
+    def tail(self, limit: int = 1 << 20) -> list[Commit]:
+        """Return the newest commits, oldest first: as many as so many bytes of the log hold."""
+        path = self.folder / COMMITS
+        if not path.exists():
+            return []
+        with path.open("rb") as file:
+            begin = max(0, file.seek(0, os.SEEK_END) - limit)
+            file.seek(begin)
+            lines = file.read(limit).splitlines(keepends=True)
+        whole = lines[1:] if begin else lines
+        return [Commit.from_line(it) for it in whole if it.endswith(b"\n")]
+
     def dead_letters(self) -> Iterator[dict[str, Any]]:
         """Yield the records that could not be published: offset and reason."""
         for commit in self.commits():
