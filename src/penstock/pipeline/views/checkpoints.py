@@ -172,6 +172,12 @@ class Checkpoint:
             # Spark notes files before it plans their batch.
             forget_files(self.folder, self.offsets(committed) if committed >= 0 else "")
 
+    def note_done(self, batch: int) -> None:
+        """Note a batch as done, as Spark does."""
+        done = self.folder / "commits" / str(batch)
+        if not done.exists():
+            done.write_text(f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}', encoding="utf-8")
+
     def fork(self, batch: int) -> Checkpoint:
         """Return a copy that ends with a batch; another query may go on from there."""
         owner = self.owner
@@ -187,9 +193,7 @@ class Checkpoint:
                     content = (self.folder / kind / str(number)).read_bytes()
                     (made.folder / kind / str(number)).write_bytes(content)
         # Spark may not have noted yet that the batch is done: for those who leave, it is.
-        done = made.folder / "commits" / str(batch)
-        if not done.exists():
-            done.write_text(f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}', encoding="utf-8")
+        made.note_done(batch)
         # A query of its own, for Spark, too.
         write_whole(made.folder / "metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
         made.claim(owner)

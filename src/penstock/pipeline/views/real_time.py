@@ -63,8 +63,7 @@ class RealTimeQuery(ViewQuery):
             (view,) = self.views.values()
             self._check_source()
             self._take_cores()
-            if self.checkpoint.planned > self.checkpoint.committed:
-                self.checkpoint.forget_planned()
+            self._settle_planned(view)
             view.ask()
             self._refusing = view.refusing
             made = view.make(self._parse(self._source.read_stream(self._spark, None, self._begin)))
@@ -91,6 +90,16 @@ class RealTimeQuery(ViewQuery):
         self._ended = threading.Event()
         watch = threading.Thread(target=self._watch, args=(self._ended,), daemon=True)
         watch.start()
+
+    def _settle_planned(self, view: ViewRunner) -> None:
+        """Let no batch be on its way: what comes under its number would be taken for it."""
+        planned = self.checkpoint.planned
+        if planned <= self.checkpoint.committed:
+            return
+        if find_batch(view.folder, self.checkpoint.name) < planned:
+            self.checkpoint.forget_planned()
+        else:
+            self.checkpoint.note_done(planned)
 
     @property
     def _begin(self) -> str:
@@ -137,13 +146,14 @@ class RealTimeQuery(ViewQuery):
 
     def _note(self, view: ViewRunner) -> None:
         """Commit what became of the records of batches that ended."""
+        ended = self.checkpoint.committed
         for told in self._query.recentProgress if self._query is not None else ():
             number = told.batchId
-            if number <= find_batch(view.folder, self.checkpoint.name):
+            # One that was broken off is told of, too: it comes again, under the same number.
+            if not find_batch(view.folder, self.checkpoint.name) < number <= ended:
                 continue
             if not (counted := told.observedMetrics.get(_COUNTED)) or not counted["read"]:
-                if self.checkpoint.committed >= number:
-                    write_place(view.folder, Place(self.checkpoint.name, number))
+                write_place(view.folder, Place(self.checkpoint.name, number))
                 continue
             self.advanced = True
             place = self.checkpoint.offsets(number)
