@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.acknowledgements import Receipt
+from penstock.client.capability import ShownCapability
 from penstock.client.commands import (
     NoAnswerError,
     Notation,
@@ -32,6 +33,7 @@ __all__ = [
     "Purposes",
     "Receipt",
     "RefusedError",
+    "ShownCapability",
 ]
 
 

@@ -44,6 +44,7 @@ class Session:
         "missing",
         "numbers",
         "persisted",
+        "presented",
         "principal",
         "stored",
         "user",
@@ -61,6 +62,8 @@ class Session:
         """Who has authenticated, None where nobody has."""
         self.credential: str | None = None
         """What the file of passwords said of the user at the log-in; None: another way in."""
+        self.presented = ""
+        """The capability that the client has shown, with its proof; empty: none."""
         self.chosen_roles: tuple[str, ...] | None = None
         """The roles that the client named when it connected; None: all that activate."""
         self.valid_until = float("inf")

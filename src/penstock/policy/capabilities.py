@@ -100,6 +100,8 @@ class CapabilityBook:
         self._by_user: dict[str, list[HeldCapability]] = {}
         for it in sorted(capabilities, key=lambda it: it.name):
             self._by_user.setdefault(it.user, []).append(it)
+        self.presented: Mapping[str, Mapping[str, HeldCapability]] = {}
+        """What clients have shown when they connected, by user and client identifier."""
         self._narrowings: dict[tuple[str, frozenset[str]], Narrowing] = {}
         self._joined: dict[tuple[Reshaping, Reshaping], Joined] = {}
 
@@ -111,9 +113,18 @@ class CapabilityBook:
         """Return the types of other domains that messages of a topic are of."""
         return tuple((it, self._foreign[it.name]) for it in self._types.of(topic))
 
-    def of(self, user: str | None) -> list[HeldCapability]:
-        """Return the capabilities of a user."""
-        return self._by_user.get(user, []) if user is not None else []
+    def of(self, user: str | None, client: str | None = None) -> list[HeldCapability]:
+        """Return the capabilities of a user, and those that a client has shown; None: any client.
+
+        Those that are shown count for the connection that they were shown on.
+        """
+        if user is None:
+            return []
+        held = self._by_user.get(user, [])
+        shown = self.presented.get(user)
+        if not shown:
+            return held
+        return [*held, *(it for name, it in shown.items() if client in {None, name})]
 
     def about(self, foreign: ForeignType) -> list[HeldCapability]:
         """Return all capabilities of users that are about a type, whether they hold or not."""
@@ -128,11 +139,16 @@ class CapabilityBook:
         ]
 
     def find(
-        self, user: str | None, foreign: ForeignType, action: Action, now: float
+        self,
+        user: str | None,
+        foreign: ForeignType,
+        action: Action,
+        now: float,
+        client: str | None = None,
     ) -> Iterator[tuple[HeldCapability, Grant]]:
         """Yield what lets a user publish or subscribe to a type at a time."""
         word = _WORDS[action]
-        for held in self.of(user):
+        for held in self.of(user, client):
             if held.owner == foreign.issuer and held.object_to(now) is None:
                 for grant in held.grants:
                     if grant.allows("type", foreign.label, word):
@@ -217,7 +233,7 @@ class CapabilityPart:
 
     def _consider(self, request: AccessRequest) -> Iterator[Considered]:
         now = read_now(request.environment)
-        for held in self._book.of(request.user):
+        for held in self._book.of(request.user, request.client or ""):
             reason = held.object_to(now) if now is not None else "the time is not known"
             said = reason or "; ".join(map(str, held.grants))
             yield Considered(f"{CAPABILITY} {held.name}", said)
@@ -236,7 +252,8 @@ class CapabilityPart:
         reshapings: list[Reshaping] = []
         rules: list[str] = []
         for event_type, foreign in self._book.types_of(request.topic):
-            grants = list(self._book.find(request.user, foreign, request.action, now))
+            client = request.client or ""
+            grants = list(self._book.find(request.user, foreign, request.action, now, client))
             if not grants:
                 return Verdict(
                     f"{quote(foreign.label)} is the type of another domain, and no capability of "
@@ -263,7 +280,8 @@ class CapabilityPart:
     def _judge_empty(self, request: AccessRequest, now: float) -> Verdict:
         """Look at a message without content: what the broker has retained is taken back."""
         for _, foreign in self._book.types_of(request.topic):
-            grants = self._book.find(request.user, foreign, request.action, now)
+            client = request.client or ""
+            grants = self._book.find(request.user, foreign, request.action, now, client)
             if not any(not grant.values for _, grant in grants):
                 return Verdict("it has no content, and no capability lets them have all")
         return Verdict(None)

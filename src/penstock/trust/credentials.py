@@ -9,12 +9,16 @@ Rules that hold here:
 - The signature is over topic, payload and properties as they cross the broker, over time, nonce,
   capability, and whether the broker is to keep the message: nothing fits another message.
 - Within one domain a MAC under a key that follows from the domain's does the same for less.
+- Who holds a capability by a key of its own proves to have the key (`Possession`): for gateways of
+  one domain, one user and client, at one time. The proof counts for a day, and travels along:
+  without it a domain would publish in the name of any key.
 - What is read back is written in one way only, so that no character of it can be flipped.
 - A connection gets each message once (`ReplayGuard`), and none from before it was there.
 """
 
 from __future__ import annotations
 
+import base64
 import hmac
 import re
 from collections.abc import Callable, Mapping
@@ -33,16 +37,24 @@ from penstock.trust.keys import DomainKey, TrustError
 NONCE_BYTES: Final = 16
 SEEN_LIMIT: Final = 4_096
 """Messages of one connection that are remembered; what is older than those is refused."""
+POSSESSED: Final = 86_400_000
+"""So long a proof of possession counts, in milliseconds."""
+SKEW: Final = 300_000
+"""How far a gateway's clock may be behind that of its client, as others see it, in milliseconds."""
 FRESH: Final = 600_000
 """So long a message may be on its way to a client that is connected, in milliseconds."""
 _PURPOSE: Final = b"penstock message credential v1"
 _HOME: Final = b"penstock messages of one domain v1"
 _CLIENTS: Final = b"penstock client identifiers v1"
+_POSSESSION: Final = b"penstock proof of possession v1"
 _SIGNED: Final = 128
 _NUMBER: Final = r"(0|[1-9][0-9]{0,15})"
+_PROOF: Final = re.compile(
+    rf"{_NUMBER}\.([0-9a-f]{{32}})\.([0-9a-f]{{128}})\.([A-Za-z0-9_-]{{0,1366}})", re.ASCII
+)
 _TEXT: Final = re.compile(
     rf"1\.([0-9a-f]{{64}})\.([0-9a-f]{{32}})\.{_NUMBER}\.{_NUMBER}\.([01])"
-    r"\.([0-9a-f]{64}|[0-9a-f]{128})\.([A-Za-z0-9_:-]{0,16384})",
+    r"\.([0-9a-f]{64}|[0-9a-f]{128})\.([A-Za-z0-9_:.~-]{0,18432})",
     re.ASCII,
 )
 
@@ -61,7 +73,8 @@ class Credential(NamedTuple):
     retain: bool
     """Whether the broker is to keep it."""
     token: str
-    """The capability that lets its publisher publish; empty where the domain owns the type."""
+    """The capability that lets its publisher publish, with a proof where its holder is a key; empty
+    where the domain owns the type."""
     proof: str = ""
     """The signature, or the MAC."""
 
@@ -163,6 +176,65 @@ def derive_client_prefix(key: DomainKey) -> str:
     return HKDF(SHA256(), 12, salt=None, info=_CLIENTS).derive(key.seed()).hex() + "/"
 
 
+class Possession(NamedTuple):
+    """Proof that somebody has the key that a capability names: made for one log-in."""
+
+    time: int
+    """Milliseconds since 1970."""
+    nonce: str
+    """32 hexadecimal digits, never used again."""
+    client: str
+    """The client identifier."""
+    signature: str = ""
+
+    def statement(self, domain: str, user: str, capability: str) -> Mapping[str, Any]:
+        """Return what the signature is over: for whose gateways, who, and which capability."""
+        return {
+            "domain": domain,
+            "user": user,
+            "client": self.client,
+            "capability": sha256(capability.encode()).hexdigest(),
+            "time": self.time,
+            "nonce": self.nonce,
+        }
+
+    def __str__(self) -> str:
+        client = base64.urlsafe_b64encode(self.client.encode()).decode().rstrip("=")
+        return f"{self.time}.{self.nonce}.{self.signature}.{client}"
+
+    def is_proof(self, held: Capability, domain: str, user: str) -> bool:
+        """Tell whether the holder of a capability made it, for a user of a domain."""
+        key = held.links[-1].holder_key
+        return key is not None and keys.verify(
+            key, _POSSESSION, self.statement(domain, user, held.text), self.signature
+        )
+
+
+def read_possession(text: str, client: str | None = None) -> Possession:
+    """Read a proof as a client gives it, or as it travels; nothing in it is believed yet."""
+    found = _PROOF.fullmatch(text)
+    if found is not None:
+        time, nonce, signature, named = found.groups()
+        try:
+            named = base64.urlsafe_b64decode(named + "=" * (-len(named) % 4)).decode()
+        except ValueError:
+            named = None
+        if named is not None:
+            made = Possession(int(time), nonce, named, signature)
+            if str(made) == text and client in {None, named}:
+                return made
+    raise TrustError(
+        "the proof of possession is not in shape, or for another client",
+        fix="make one for each connection, for its client identifier",
+    )
+
+
+def split_token(token: str) -> tuple[str, Possession | None]:
+    """Return a capability as it travels, and the proof of its holder where there is one."""
+    text, mark, proof = token.partition("~")
+    return text, read_possession(proof) if mark else None
+
+
 class TypeName(NamedTuple):
     """What a type is called, whatever its version."""
 
@@ -177,13 +249,28 @@ def object_to_publisher(
     """Say why a capability lets nobody publish under a credential; None where it does."""
     if held.owner != type_.issuer:
         return "the capability is not of the owner of the type"
-    if held.issuer != said.key:
-        return "the capability was not given by the domain that signed the message"
-    if user is None or held.holder != f"user:{user}":
-        return "the capability is held by somebody else"
+    why = _object_to_holder(held, said, user)
+    if why is not None:
+        return why
     if not any(it.allows("type", type_.label, PUBLISH) for it in held.grants):
         return "the capability does not let them publish events of this type"
     return held.object_to(now, revocations)
+
+
+def _object_to_holder(held: Capability, said: Credential, user: str | None) -> str | None:
+    """Say why a publisher is not who holds a capability; None where it is."""
+    if user is None:
+        return "nobody holds a capability who is nobody"
+    possession = split_token(said.token)[1]
+    if possession is None:
+        if held.issuer != said.key:
+            return "the capability was not given by the domain that signed the message"
+        return None if held.holder == f"user:{user}" else "the capability is held by somebody else"
+    if not possession.is_proof(held, said.key, user):
+        return "its publisher did not prove to have the key of the capability"
+    if not possession.time - SKEW <= said.published < possession.time + POSSESSED:
+        return "its publisher proved too long ago to have the key of the capability"
+    return None
 
 
 def may_publish(

@@ -14,10 +14,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import paho.mqtt.client as mqtt
 import pytest
+import yaml
+from paho.mqtt.enums import CallbackAPIVersion
 
+from penstock.client import ShownCapability
 from penstock.components import MosquittoServer
-from penstock.mqtt import V3, V5, Publish, Will
+from penstock.mqtt import V3, V5, Publish, ReasonCode, Will
+from penstock.mqtt.codes import FAILURE
+from penstock.trust.keys import generate_pem
 from tests.support.commands import run_command
 from tests.support.gateway.harness import GatewayThread, run_gateway
 from tests.support.gateway.passwords import write_passwords
@@ -98,7 +104,9 @@ def police(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Police]:
         for name in ("pito", "met", "charge"):
             folder = files / name
             key = key_of(folder)
-            passwords = write_passwords(folder / "passwords", {USER: "pw"}, {USER: "*"})
+            passwords = write_passwords(
+                folder / "passwords", {USER: "pw", "guest": "pw"}, {USER: "*", "guest": "*"}
+            )
             settings = {"authentication": {"passwords": str(passwords)}}
             trust = {"network": "City", "coordinator": coordinator}
             running = run_gateway(folder, broker.port, settings, trust=trust)
@@ -130,7 +138,9 @@ def police(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Police]:
                 member.run("keys", "take", keys)
         for it in domains:
             rules = it.gateway.gateway.rules
-            wait_until(lambda rules=rules: len(list(rules.sealing.ring)) >= 2)  # type: ignore[misc]
+            stored = {(key["attribute"], key["generation"]) for key in it.run("keys", "list")}
+            count = len(stored)
+            wait_until(lambda rules=rules, count=count: len(list(rules.sealing.ring)) == count)  # type: ignore[misc]
             wait_until(lambda rules=rules: rules.credentials.concerns("plain/1/sighting"))  # type: ignore[misc]
         yield made
 
@@ -266,6 +276,95 @@ def test_a_stamp_of_another_domain_is_nobodys(police: Police) -> None:
         repeat(tap, heard, payload=b"forged", user=stamp)
         police.charge.login(stack, "own").publish("mine/1", b"again", qos=1)
         assert reader.texts(1) == [("mine/1", b"again")]
+
+
+def show(police: Police, grant: str, **options: Any) -> tuple[ShownCapability, str]:
+    """Issue a capability of PITO to a key that a camera made itself."""
+    pem = generate_pem()
+    camera = ShownCapability(pem, "", domain=police.met.key, **options)
+    file = police.files / f"{camera.key[:8]}.yaml"
+    police.pito.run(
+        "cert", "issue", grant, "--to", f"key:{camera.key}", "--name", "own", "-o", str(file)
+    )
+    token = yaml.safe_load(file.read_text())["token"]
+    return ShownCapability(pem, token, domain=police.met.key, **options), str(file)
+
+
+def test_a_client_that_proves_to_have_its_key_publishes_and_others_verify_it(
+    police: Police,
+) -> None:
+    """The user `guest` has no capability at the Met; the camera has one of its own."""
+    topic = "plain/own/sighting"
+    camera, file = show(police, "type: sighting; action: publish; attributes: numberplate")
+    plate = {"numberplate": "AB12 CDE"}
+    with ExitStack() as stack:
+        reader = police.charge.login(stack, "reader")
+        reader.subscribe("plain/own/#", qos=1)
+
+        def connect(name: str, pairs: list[tuple[str, str]], domain: Domain = police.met) -> Any:
+            client = stack.enter_context(RawClient(domain.gateway.port))
+            told = client.connect(name, username="guest", password=b"pw", user=tuple(pairs))
+            return client, told
+
+        plain, told = connect("plain", [])
+        assert not told.reason
+        assert plain.publish(topic, json.dumps(plate).encode(), qos=1).reason >= FAILURE
+        pairs = camera.pairs(user="guest", client="c7")
+        client, told = connect("c7", pairs)
+        assert not told.reason
+        assert not client.publish(topic, json.dumps(plate).encode(), qos=1).reason
+        assert client.publish(topic, json.dumps(SIGHTING).encode(), qos=1).reason >= FAILURE
+        assert [json.loads(text) for _, text in reader.texts(1)] == [plate]
+        # What was shown once is of no use: not again, not at another domain, nor for others.
+        other, _ = show(police, "type: sighting; action: publish")
+        for name, wrong in (
+            ("c7", pairs),
+            ("c8", camera.pairs(user="guest", client="c7")),
+            ("c7", camera.pairs(user="smith", client="c7")),
+            ("c7", [pairs[0], other.pairs(user="guest", client="c7")[1]]),
+            ("c7", [pairs[0]]),
+            ("c7", [*camera.pairs(user="guest", client="c7"), pairs[0]]),
+        ):
+            _, told = connect(name, wrong)
+            assert told.reason == ReasonCode.NOT_AUTHORIZED, wrong
+        old, _ = show(police, "type: sighting; action: publish", clock=lambda: time.time() - 70)
+        _, told = connect("c7", old.pairs(user="guest", client="c7"))
+        assert told.reason == ReasonCode.NOT_AUTHORIZED
+        _, told = connect("c7", camera.pairs(user="guest", client="c7"), police.charge)
+        assert told.reason == ReasonCode.NOT_AUTHORIZED
+        # Who connects without it has it no more.
+        again, told = connect("c7", [])
+        assert not told.reason
+        assert again.publish(topic, json.dumps(plate).encode(), qos=1).reason >= FAILURE
+        # Taken back while it is shown.
+        back, told = connect("c9", camera.pairs(user="guest", client="c9"))
+        assert not back.publish(topic, json.dumps(plate).encode(), qos=1).reason
+        assert reader.texts(1)
+        revoked = str(police.files / "revoked-own.yaml")
+        police.pito.run("cert", "revoke", file, "-o", revoked)
+        police.met.run("apply", "-f", revoked)
+        wait_until(lambda: back.publish(topic, json.dumps(plate).encode(), qos=1).reason >= FAILURE)
+        _, told = connect("c7", camera.pairs(user="guest", client="c7"))
+        assert told.reason == ReasonCode.NOT_AUTHORIZED
+
+
+def test_a_paho_client_proves_anew_whenever_it_connects(police: Police) -> None:
+    camera, _ = show(police, "type: sighting; action: publish")
+    seen: list[int] = []
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="paho", protocol=mqtt.MQTTv5)
+    client.username_pw_set("guest", "pw")
+    client.on_connect = lambda *it: seen.append(it[3].value)
+    camera.follow(client, user="guest")
+    client.connect("127.0.0.1", police.met.gateway.port, properties=camera.properties)
+    client.loop_start()
+    try:
+        wait_until(lambda: len(seen) == 1)
+        client.reconnect()
+        wait_until(lambda: len(seen) == 2)
+    finally:
+        client.disconnect()
+        client.loop_stop()
+    assert seen == [0, 0]
 
 
 def test_a_capability_that_the_owner_takes_back_ends_what_others_believe(police: Police) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.client import ShownCapability
+from penstock.model.grants import parse_grant
+from penstock.trust.capabilities import Link, issue
 from penstock.trust.credentials import SEEN_LIMIT, ReplayGuard
+from penstock.trust.keys import generate_pem
 from tests.support.scale import scaled
-from tests.support.trust.domains import chain
+from tests.support.trust.domains import DAY, NOW, chain, domain
 from tests.support.trust.messages import Crossing, said_in, with_credential
 
 PUBLISHES = "type: sighting; action: publish"
@@ -17,10 +23,27 @@ HELD = chain("pito", ("met", "type: *; action: *"), ("user:camera", PUBLISHES))
 PLATE = b'{"numberplate":"AB12 CDE"}'
 
 
-def test_a_credential_with_any_bit_flipped_is_refused() -> None:
+def own_key() -> Crossing:
+    """Return a gateway where a camera has shown a capability that names its own key."""
+    made = Crossing("met")
+    key = generate_pem()
+    names = {"user": "camera", "client": "c7"}
+    shown = ShownCapability(key, "", domain=domain("met").key, clock=lambda: made.now / 1000)
+    holder = f"key:{shown.key}"
+    grants = (parse_grant(PUBLISHES),)
+    held = issue(domain("pito"), Link(domain("pito").key, holder, grants, NOW - 1, NOW + DAY, 0))
+    shown._capability = held.text
+    proof = dict(shown.pairs(**names))["penstock-proof"]
+    made.credentials.present("camera", "c7", f"{held.text}~{proof}")
+    made.book.presented = made.credentials.presented
+    return made
+
+
+@pytest.mark.parametrize("met", [lambda: Crossing("met", HELD), own_key], ids=["user", "key"])
+def test_a_credential_with_any_bit_flipped_is_refused(met: Callable[[], Crossing]) -> None:
     """The chain is thousands of bits long: all of its letters are tried, some bits of each."""
-    met, charge = Crossing("met", HELD), Crossing("charge")
-    crossed = met.publish(PLATE)
+    charge = Crossing("charge")
+    crossed = met().publish(PLATE)
     text = said_in(crossed).encode()
     for at in range(len(text)):
         for bit in range(0, 7, 1 if at < 400 or scaled(1) > 1 else 3):

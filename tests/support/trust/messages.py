@@ -57,7 +57,7 @@ class Crossing:
             *(CapabilityDocument(name=f"c{at}", token=it.text) for at, it in enumerate(self._held)),
         ]
         key = domain(self.name)
-        book = compile_capabilities({it.key: it for it in definitions}, key.key)
+        book = self.book = compile_capabilities({it.key: it for it in definitions}, key.key)
         self.sealing = Sealing(lambda: self.now)
         source = TrustSource(lambda: key, **options)
         self.credentials = MessageCredentials(source, self.sealing, lambda: self.now, lambda: book)

@@ -313,15 +313,17 @@ _QOS = 0x03
 class AnswerTopics:
     """The topics on which questions are asked, and answered in public."""
 
-    __slots__ = ("_notation", "published")
+    __slots__ = ("_notation", "prefix", "published")
 
     def __init__(self, notation: Notation, *, published: bool = False) -> None:
         self._notation = notation
+        self.prefix = notation.prefix
+        """What only topics of commands begin with, where nothing but answers can be."""
         self.published = published
 
     def is_among(self, topic: str) -> bool:
         """Tell whether a topic is one of commands, where nothing but answers can be."""
-        return topic.startswith(self._notation.prefix)
+        return topic.startswith(self.prefix)
 
     def is_filter(self, text: str) -> bool:
         """Tell whether a subscription is one to answers."""

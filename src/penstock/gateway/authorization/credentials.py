@@ -53,7 +53,7 @@ from penstock.mqtt import PropertyLists, Publish, Sender, encode_user_properties
 from penstock.mqtt.codes import PACKET_SIZE_LIMIT
 from penstock.policy.access.principals import ANONYMOUS
 from penstock.policy.access.requests import Message
-from penstock.policy.capabilities import CapabilityBook
+from penstock.policy.capabilities import CapabilityBook, HeldCapability
 from penstock.policy.event_types import EventTypes
 from penstock.telemetry import metrics
 from penstock.trust import capabilities
@@ -67,6 +67,7 @@ from penstock.trust.credentials import (
     may_publish,
     object_to_publisher,
     read_credential,
+    split_token,
 )
 from penstock.trust.keys import DomainKey, TrustError
 from penstock.trust.sealed_events import SealingError
@@ -163,8 +164,11 @@ class MessageCredentials:
         self._seen = 0
         self._forgotten = 0
         """The latest message of guards that are forgotten."""
-        self._retained: dict[str, int] = {}
-        """When what the broker keeps on a topic was published, as far as it was seen."""
+        self._retained: dict[str, Credential] = {}
+        """The newest of what the broker was to keep on a topic, as far as it was seen."""
+        self.presented: dict[str, dict[str, HeldCapability]] = {}
+        """What connected clients have shown, by user and client identifier."""
+        self._shown_by: dict[str, str] = {}
         self._believed: dict[tuple[str, str, str], bool] = {}
         """Whether gateways were right with a capability when they were verified last."""
         self._verified: dict[bytes, None] = {}
@@ -202,8 +206,44 @@ class MessageCredentials:
             ids = {attribute.name: attribute.id for attribute in type_.attributes}
             self._by_stream[it.name] = _Signed(TypeName(type_.issuer, type_.label), ids, it.sealed)
         self._revocations = collect_revocations(self._documents)
+        for user, shown in self.presented.items():
+            for client, known in shown.items():
+                shown[client] = self._hold(user, known.token)
         self._believed.clear()
         self._verified.clear()
+
+    @property
+    def domain(self) -> str:
+        """The key of this domain."""
+        return self._vouch().key
+
+    def present(self, user: str | None, client: str, token: str) -> None:
+        """Let a capability count that a client has shown, and no other of its; empty: none."""
+        before = self._shown_by.pop(client, None)
+        if before is not None:
+            del self.presented[before][client]
+            if not self.presented[before]:
+                del self.presented[before]
+        if token and user is not None:
+            self._shown_by[client] = user
+            self.presented.setdefault(user, {})[client] = self._hold(user, token)
+
+    def object_to(self, held: Capability) -> str | None:
+        """Say why a capability does not hold now, as far as is known here."""
+        return held.object_to(self._clock() / 1000, self._revocations)
+
+    def _hold(self, user: str, token: str) -> HeldCapability:
+        found = _read_known(split_token(token)[0])
+        return HeldCapability(
+            "shown at log-in",
+            user,
+            found.owner,
+            found.grants,
+            found.valid_from,
+            found.holds_until(self._revocations),
+            found.revoked(self._revocations),
+            token,
+        )
 
     def concerns(self, topic: str) -> bool:
         """Say whether messages of a topic cross the broker otherwise than they were published."""
@@ -257,7 +297,7 @@ class MessageCredentials:
         now = self._clock() / 1000
         for held in self._book().of(None if user == ANONYMOUS else user):
             if held.owner == type_.issuer and held.object_to(now) is None:
-                found = _read_known(held.token)
+                found = _read_known(split_token(held.token)[0])
                 if may_publish(found, type_, given, whole=True):
                     return held.token
         raise CredentialError("no capability of its publisher is for what it says")
@@ -374,7 +414,7 @@ class MessageCredentials:
             return None
         if not said.token.startswith(f"{capabilities.MARK}:{type_.issuer}:"):
             raise TrustError("the capability is not of the owner of the type")
-        held = _read_known(said.token)
+        held = _read_known(split_token(said.token)[0])
         user = dict(packet.properties.reserved).get(PUBLISHER)
         named = None if user == ANONYMOUS else user
         now = self._clock() / 1000
@@ -398,7 +438,7 @@ class MessageCredentials:
         now = self._clock()
         if said.published > now + self._skew:
             raise ReplayError("it is from the future: clocks are too far apart")
-        newest = not said.retain or self._is_newest(packet.topic, said.published)
+        newest = not said.retain or self._is_newest(packet.topic, said)
         if packet.first & _RETAIN:
             if not said.retain:
                 raise ReplayError("it was not published to be kept")
@@ -413,11 +453,15 @@ class MessageCredentials:
             _VERIFIED["refused"].inc()
             raise ReplayError(why)
 
-    def _is_newest(self, topic: str, published: int) -> bool:
-        before = self._retained.pop(topic, 0)
+    def _is_newest(self, topic: str, said: Credential) -> bool:
+        """Say whether nothing newer is known to be kept; of one time, the gateway's count tells."""
+        before = self._retained.pop(topic, None)
         _make_room(self._retained, _TOPIC_LIMIT)
-        self._retained[topic] = max(before, published)
-        return published >= before
+        newest = before is None or said.published > before.published
+        if before is not None and said.published == before.published:
+            newest = said.gateway != before.gateway or said.number >= before.number
+        self._retained[topic] = said._replace(token="") if newest or before is None else before
+        return newest
 
     def _guard(self, client: tuple[str, str], connection: Arrived) -> ReplayGuard:
         found = self._guards.pop(client, None)

@@ -154,7 +154,7 @@ class DeliveryCheck:
         place: str | None = None,
     ) -> None:
         self.credentials = rules.credentials
-        self._rules = rules
+        self.rules = rules
         self._detection = detection
         self._clock = clock
         self._denials = denials
@@ -174,22 +174,24 @@ class DeliveryCheck:
         self._count += 1
         if not self._count % _SAMPLE:
             return self._observe(session, packet)
-        rules = self._rules
+        rules = self.rules
         topic, properties = packet.topic, packet.properties
-        if not rules.enforceable or rules.answers.is_among(topic):
+        if not rules.enforceable or topic.startswith(rules.answers.prefix):
             return self._decide_apart(session, packet)
         stamp = self._stamps.read(properties.reserved)
         user, client, held = session.user, session.client_id, session.by_number
         named: list[Subscription] = []
+        looks = rules.decides_reads
         for number in properties.subscription_identifiers:
             if number in held:
-                named.append(held[number])  # noqa: PERF401 - a comprehension is a call
+                named.append(held[number])
+                looks = looks or held[number].content is not None
         if stamp.client == client and named:
             named = [it for it in named if not it.options & NO_LOCAL]
             if not named:
                 return DeliveryDecision(None, OWN, lasting=True)
         authorizer = rules.authorizer
-        seen = self._see(packet, stamp, named)
+        seen = self._see(packet, stamp, named) if looks else _UNSEEN
         message, environment, situations = seen
         passed = waits = False
         reshaping: Reshaping | None = None
@@ -270,7 +272,7 @@ class DeliveryCheck:
 
     def now(self) -> int:
         """Return the time, in milliseconds since 1970."""
-        return self._rules.clock()
+        return self.rules.clock()
 
     def carry_out(self, session: Session, packet: Publish, change: Change) -> DeliveryDecision:
         """Change a message as transformations say; where that cannot be done, deny it."""
@@ -290,7 +292,7 @@ class DeliveryCheck:
         topic = made.topic
         if any(it.content is not None for it in through):
             leaving = self._see_leaving(packet, message, made, reshaping)
-            matches = self._rules.authorizer.matches
+            matches = self.rules.authorizer.matches
             through = tuple(
                 it for it in through if it.content is None or matches(it.content, leaving)
             )
@@ -328,7 +330,7 @@ class DeliveryCheck:
     def _reshape(
         self, session: Session, message: Message, change: Change, e: Mapping[str, Any]
     ) -> Reshaped | str:
-        access = self._rules.authorizer.access
+        access = self.rules.authorizer.access
 
         def see() -> Seen:
             s = access.principal(session.user, session.client_id).attributes
@@ -342,13 +344,13 @@ class DeliveryCheck:
     def _may_become(self, topic: str, through: Iterable[Subscription]) -> bool:
         """Tell whether a client may get a message on a topic that it was not published on."""
         # MQTT5 3.3.2.1: only on one that it has subscribed to.
-        return not self._rules.answers.is_among(topic) and any(
+        return not self.rules.answers.is_among(topic) and any(
             matches(it.filter, topic) for it in through
         )
 
     def refuse_subscription(self, session: Session, filter_: str) -> str | None:
         """Name the restriction that does not permit a subscription now, None where none does."""
-        authorizer = self._rules.authorizer
+        authorizer = self.rules.authorizer
         if not authorizer.interaction.in_use:
             return None
         now = self._clock.now()
@@ -366,7 +368,7 @@ class DeliveryCheck:
 
         An answer is for those who may ask the question, and have named such topics.
         """
-        rules, properties = self._rules, packet.properties
+        rules, properties = self.rules, packet.properties
         if not rules.enforceable:
             return DeliveryDecision(None, Refusal("purpose", _UNENFORCEABLE), rules.remembers)
         named = map(session.by_number.get, properties.subscription_identifiers)
@@ -390,7 +392,7 @@ class DeliveryCheck:
         Where neither policies nor preferences decide, it is the message alone, and only where it
         matters whom it is about, or what is in it.
         """
-        authorizer = self._rules.authorizer
+        authorizer = self.rules.authorizer
         decides = (
             authorizer.access.decides["read"]
             or (authorizer.capabilities.in_use and authorizer.capabilities.concerns(packet.topic))
@@ -400,7 +402,7 @@ class DeliveryCheck:
             )
         )
         if not decides:
-            consent = self._rules.consent
+            consent = self.rules.consent
             concerned = consent.opt_outs.by_purpose and consent.concern(packet.topic)
             if not concerned and not any(map(_CONTENT, named)):
                 return _UNSEEN
@@ -410,7 +412,7 @@ class DeliveryCheck:
         if now != self._seen_at:
             self._seen_at, self._environment = now, make_environment(now, self._place)
         message = None
-        if stamp.stamped or not self._rules.authorizer.access.has_preferences:
+        if stamp.stamped or not self.rules.authorizer.access.has_preferences:
             message = self._make_message(packet, stamp)
         return message, self._environment, self._detection.board
 
@@ -470,7 +472,7 @@ class DeliveryCheck:
                     environment,
                     situations,
                 )
-                rule = self._rules.authorizer.name_purpose_denial(request)
+                rule = self.rules.authorizer.name_purpose_denial(request)
                 return Refusal("consent" if rule in DENYING else "purpose", rule or _DORMANT)
         return _UNKNOWN
 
@@ -517,7 +519,7 @@ class DecisionCache:
         if denied is not None:
             return denied
         sealed = packet
-        if not self._check.credentials.in_use:
+        if not self._check.rules.vouches:
             return self._decide(session, packet, packet, key, vouched=False)
         opened = self._check.open(session, packet, self.connection)
         if isinstance(opened, DeliveryDecision):

@@ -129,6 +129,10 @@ class Rules:
         """Whether the definitions can be carried out; else everything is denied."""
         self.decides_writes = True
         """Whether any rule could be about what is published, whatever its topic."""
+        self.decides_reads = True
+        """Whether anything but purposes could decide on deliveries, whatever their topic."""
+        self.vouches = True
+        """Whether anything is sealed, signed or marked."""
         self.consent = Prohibitions()
         """What people opted out of."""
         self.clock: Callable[[], int] = lambda: int(time.time() * 1000)
@@ -194,7 +198,7 @@ class Rules:
         if held is not None and snapshot.mark == held.mark:
             return RuleChanges()
         self.enforceable = False  # until all is taken over
-        self.decides_writes = True
+        self.decides_writes = self.decides_reads = self.vouches = True
         keys = list(changed)
         documents = snapshot.documents
         changed_kinds = set(map(KIND, keys))
@@ -247,16 +251,18 @@ class Rules:
     # --- roles ---
 
     def open_roles(self, session: Session) -> None:
-        """Begin to activate roles for a session, those that it chose or all."""
+        """Begin to activate roles for a session, those that it chose; take what it showed."""
         self.advertisements.end(session.client_id)
+        self.credentials.present(session.user, session.client_id, session.presented)
         if session.user is not None:
             access = self.authorizer.access
             access.open_session(session.user, session.client_id, session.chosen_roles)
             self._rights.forget(session)
 
     def close_roles(self, session: Session) -> None:
-        """Forget what was active in a session, and what it advertised."""
+        """Forget what was active in a session, what it advertised, and what it has shown."""
         self.advertisements.end(session.client_id)
+        self.credentials.present(None, session.client_id, "")
         if session.user is not None:
             self.authorizer.access.close_session(session.user, session.client_id)
             self._rights.forget(session)
@@ -354,6 +360,7 @@ class Rules:
 
     def _make_authorizer(self) -> Authorizer:
         compiled = self._compiled
+        compiled.capabilities.presented = self.credentials.presented
         return Authorizer(
             self.engine,
             self.declared,
@@ -372,13 +379,20 @@ class Rules:
         self.consent.forget()
         self._stamps.clear()
         authorizer, settings = self.authorizer, self.engine.settings
+        self.vouches = self.credentials.in_use
         self.decides_writes = (
             authorizer.access.decides["write"]
             or authorizer.interaction.in_use
             or authorizer.capabilities.in_use
             or self.advertisements.in_use
             or self.contents.types.in_use
-            or self.credentials.in_use
+            or self.vouches
+        )
+        self.decides_reads = (
+            authorizer.access.decides["read"]
+            or authorizer.interaction.in_use
+            or authorizer.capabilities.in_use
+            or bool(self.consent.opt_outs.by_purpose)
         )
         self.remembers = settings.cache_reservations and settings.cache_subscriptions
 

@@ -316,7 +316,7 @@ class Downstream(ClientConnection, asyncio.Protocol):
                         listed = properties.kept + outcome
                         told = listed + self.origin(packet) if packet.first & 1 else listed
                         prepared: tuple[Publish, bytes] | None = packet, told
-                        if rules.credentials.in_use:
+                        if rules.vouches:
                             prepared = self._handlers.admission.prepare(self, packet, told)
                         if prepared is None:
                             self.abandon(packet)

@@ -41,6 +41,7 @@ from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.client_registry import ClientRegistry, Revocation
 from penstock.gateway.connection.context import Cause, ConnectionContext
 from penstock.gateway.connection.login_queue import BusyError, Turn
+from penstock.gateway.connection.presented_capabilities import PresentedCapabilities
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import (
     SubscriptionLifecycle,
@@ -74,7 +75,9 @@ class Handshake:
         *,
         authenticator: Authenticator,
         broker: BrokerAddress,
+        presented: PresentedCapabilities | None = None,
     ) -> None:
+        self._presented = presented
         self._context = context
         self._registry = registry
         self._admission = admission
@@ -129,6 +132,8 @@ class Handshake:
             session.valid_until = identity.valid_until
             session.chosen_roles = read_choice(connect)
             self._revocation.check(session)
+            if self._presented is not None:
+                await self._presented.check(connect, session, self._context.rules.clock())
             seen = await self._resumption.look_up(connect, session)
             will = self._admission.admit_will(connect, session)
             client.identify(session)

@@ -32,6 +32,7 @@ from penstock.gateway.connection.client_registry import ClientAnswering, ClientR
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.downstream import Downstream, Handlers
 from penstock.gateway.connection.handshake import Handshake
+from penstock.gateway.connection.presented_capabilities import PresentedCapabilities
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import (
     SubscriptionLifecycle,
@@ -59,6 +60,7 @@ from penstock.store.enforcement_points import ClientRequests
 from penstock.store.follower import Follower
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.sessions import SessionChange, Sessions
+from penstock.store.spent_nonces import SpentNonces
 from penstock.store.wills import WillStore
 from penstock.telemetry import get_logger
 from penstock.trust.keys import fingerprint
@@ -97,6 +99,8 @@ class Gateway:
         client_requests: ClientRequests | None = None,
         group_keys: GroupKeySource | None = None,
         network: NetworkSettings | None = None,
+        nonces: SpentNonces | None = None,
+        skew: int = 60_000,
     ) -> None:
         self.rules = rules
         self.sessions = sessions
@@ -209,6 +213,9 @@ class Gateway:
             background=self.background,
             broker_timeout=broker.timeout,
         )
+        presented = None
+        if nonces is not None:
+            presented = PresentedCapabilities(rules.credentials, nonces, self.background, skew)
         handshake = Handshake(
             self.context,
             self.clients,
@@ -219,6 +226,7 @@ class Gateway:
             self.revocation,
             authenticator=authenticator,
             broker=broker,
+            presented=presented,
         )
         requests = SubscriptionRequests(self.context, notation, lifecycle)
         self._handlers = Handlers(admission, handshake, requests)

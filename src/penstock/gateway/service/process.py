@@ -69,6 +69,7 @@ from penstock.store.keys import open_group_keys
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.session_tables import SessionQuotas
 from penstock.store.sessions import Sessions
+from penstock.store.spent_nonces import SpentNonces
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger
 from penstock.trust.credentials import derive_client_prefix
@@ -137,6 +138,8 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 trust=_read_trust(config),
             ),
             network=_read_network(config),
+            nonces=SpentNonces(database),
+            skew=int(1000 * config.trust.skew),
             limits=limits,
             notation=notation,
             broker=broker,

@@ -52,6 +52,7 @@ STEPS: Final[Mapping[str, str]] = {
     "0027": "privacy.make_sessions",
     "0028": "gateways.add_clients_away",
     "0029": "privacy.make_registrations",
+    "0030": "gateways.make_spent_nonces",
 }
 _versions: Final = sa.Table(
     VERSION_TABLE,

@@ -248,3 +248,14 @@ def make_detection_erasures() -> None:
 def add_clients_away() -> None:
     """Add who is away from a session; of those there are, nobody can tell."""
     op.add_column("sessions", sa.Column("away", sa.Text(), nullable=True))
+
+
+def make_spent_nonces() -> None:
+    """Make the table of nonces that were used."""
+    op.create_table(
+        "spent_nonces",
+        sa.Column("nonce", sa.String(96), nullable=False),
+        sa.Column("until", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("nonce", name="pk_spent_nonces"),
+    )
+    op.create_index("ix_spent_nonces_until", "spent_nonces", ["until"])

@@ -160,13 +160,14 @@ def test_what_waited_for_a_client_comes_once_and_again_if_it_was_not_acknowledge
     )
 
 
+@pytest.mark.parametrize("later", [0, 1])
 def test_what_the_broker_keeps_never_gives_way_to_something_older(
-    met: Crossing, charge: Crossing
+    met: Crossing, charge: Crossing, later: int
 ) -> None:
     first = met.publish(PLATE, retain=True)
-    met.now += 1
+    met.now += later
     second = met.publish(PLATE, retain=True)
-    charge.now += 1
+    charge.now += later
     assert not charge.refuses(first)
     assert not charge.refuses(live(second))
     for other in (("late", "late"), CLIENT):
