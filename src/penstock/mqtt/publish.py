@@ -193,7 +193,7 @@ class Publish:
     ) -> Publish:
         """Make a message to be sent, checking what the reader would have checked."""
         if not 0 <= qos <= _HIGHEST_QOS:
-            raise UsageError(f"{qos} is no QoS", fix="use 0, 1 or 2")
+            raise UsageError(f"{qos} is not QoS", fix="use 0, 1 or 2")
         if (qos == 0) != (packet_id == 0) or not 0 <= packet_id <= FIELD_LIMIT:
             raise UsageError(
                 f"packet identifier {packet_id} with QoS {qos}",

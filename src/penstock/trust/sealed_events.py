@@ -110,7 +110,7 @@ def open_event(
 def _divide(payload: bytes, attributes: Mapping[str, UUID]) -> dict[UUID, bytes]:
     content = read_object(payload)
     if content is None:
-        raise SealingError("the payload is no JSON object")
+        raise SealingError("the payload is not a JSON object")
     parts: dict[UUID, bytes] = {}
     for name, value in content.items():
         resource = attributes.get(name)

@@ -46,13 +46,13 @@ out_option = click.option(
     "--out",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what the other side takes to this file.",
+    help="The file to write for the other side.",
 )
 
 
 @click.group("keys")
 def command() -> None:
-    """Give out and take keys of sealed streams, and change them.
+    """Issue, install and rotate the keys of sealed streams.
 
     TYPE is the name of an event type that is applied here.
     """
@@ -83,9 +83,9 @@ def request(event_type: str, capability: str, out: Path, as_json: bool) -> None:
 @out_option
 @json_option
 def admit(request_file: Path, out: Path, as_json: bool) -> None:
-    """Let a domain into the key groups that its capability gives a right to.
+    """Admit a domain to the key groups that its capability gives a right to.
 
-    What is written is for all members: it may change keys.
+    The output is for all members: it may rotate keys.
     """
     from penstock.trust.key_messages import read_request, sign_messages
 
@@ -100,10 +100,10 @@ def admit(request_file: Path, out: Path, as_json: bool) -> None:
 
 @command.command("refresh")
 @out_option
-@click.option("--now", "at_once", is_flag=True, help="Also where none is due yet.")
+@click.option("--now", "at_once", is_flag=True, help="Also rotate keys that are not due yet.")
 @json_option
 def refresh(out: Path, at_once: bool, as_json: bool) -> None:
-    """Change the keys that are due, without those whose capability has ended or was revoked."""
+    """Rotate the keys that are due, without members whose capability has ended or was revoked."""
     from penstock.trust.key_messages import sign_messages
 
     _probe(out)
@@ -119,9 +119,9 @@ def refresh(out: Path, at_once: bool, as_json: bool) -> None:
 @out_option
 @json_option
 def expel(key: str, out: Path, as_json: bool) -> None:
-    """Put the domain of KEY out of all key groups, at once.
+    """Expel the domain of KEY from all key groups, at once.
 
-    What was sealed before it can still read; of what comes later nothing.
+    It can still read what was sealed before, and nothing that is sealed later.
     """
     from penstock.trust.key_groups import Refresh
     from penstock.trust.key_messages import sign_messages
@@ -145,9 +145,9 @@ def expel(key: str, out: Path, as_json: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
 def take(file: Path, as_json: bool) -> int:
-    """Take what the owner of a type wrote: gateways have the keys a second later.
+    """Install the keys that the owner of a type wrote to FILE: gateways have them a second later.
 
-    The exit code is 1 where a file was missed that comes before this one.
+    The exit code is 1 if a file that comes before this one was missed.
     """
     from penstock.store.key_groups import KnownTypes
     from penstock.trust.key_messages import signer_of
@@ -166,7 +166,7 @@ def take(file: Path, as_json: bool) -> int:
         if missed:
             what = counted(missed, "key")
             target.print(
-                f"{what} cannot be followed: a file is missing, or this domain was put out"
+                f"{what} cannot be followed: a file is missing, or this domain was expelled"
             )
             target.print("take the files in their order, or ask with `penstock keys request` again")
 

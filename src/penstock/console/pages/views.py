@@ -597,7 +597,7 @@ def _read_records(text: str) -> list[dict[str, Any]]:
     for number, line in enumerate(filter(str.strip, text.splitlines()), 1):
         record = read_object(line.encode())
         if record is None:
-            raise UsageError(f"line {number} of the records is no JSON object", fix="correct it")
+            raise UsageError(f"line {number} of the records is not a JSON object", fix="correct it")
         found.append(record)
     if len(found) > _MOST_RECORDS:
         raise UsageError(f"more than {_MOST_RECORDS} records", fix="leave some out")

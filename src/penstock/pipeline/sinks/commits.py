@@ -53,7 +53,7 @@ PART: Final = "part-"
 """Begins the name of a file that was staged."""
 OWN: Final = 0o600
 _STAYS: Final = frozenset({"wanted.json", "condition.json", ".lock", ".erasing.lock", TAKING_BACK})
-"""What is no part of what a view has published, nor of where it stands."""
+"""What is not a part of what a view has published, nor of where it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class ViewWriter(ViewFolder):
     def _mend(self) -> None:
         if (self.folder / TAKING_BACK).exists():
             raise UnavailableError(
-                f"to take back what the view in {self.folder} published was interrupted",
+                f"taking back what the view in {self.folder} published was interrupted",
                 fix="repeat `penstock views erase` or `penstock views rebuild`",
             )
         self._cut_torn_line()
