@@ -110,9 +110,10 @@ def test_an_expelled_domain_reads_nothing_that_comes_later(police: Police) -> No
         assert reader.texts(1)
         assert own.texts(1)
         groups = len({it["attribute"] for it in police.met.run("keys", "list")})
-        police.pito.run(
+        said = police.pito.run(
             "keys", "expel", police.charge.key, "-o", str(police.exchanged / "expelled.json")
         )
+        assert "still reads what was sealed before" in said["left"]
         assert police.pass_on("expelled.json", police.met)["taken"] == groups
         file = str(police.exchanged / "expelled.json")
         taken = run_command(police.charge.folder, "keys", "take", file, "--json")
