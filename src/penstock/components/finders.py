@@ -71,7 +71,10 @@ KAFKA_JARS = (
     JarSet("kafka-broker", "kafka_2.13"),
 )
 HIVEMQ_JARS = JarSet("hivemq", "hivemq-community-edition-embedded")
-JAR_SETS = (*KAFKA_JARS, HIVEMQ_JARS)
+HADOOP_JARS = JarSet("hadoop-cluster", "hadoop-client-minicluster")
+S3A_JARS = JarSet("spark-s3a", "hadoop-aws")
+"""Fetched by the tests that need them, not by the set-up: they are large."""
+JAR_SETS = (*KAFKA_JARS, HIVEMQ_JARS, HADOOP_JARS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +272,18 @@ def find_hivemq() -> Component:
     )
 
 
+def find_hadoop() -> Component:
+    """Find the jars of HDFS."""
+    version = HADOOP_JARS.version()
+    return Component(
+        name="hadoop",
+        path=HADOOP_JARS.folder if version else None,
+        version=version,
+        fix="fetch them: make setup (needs Maven)",
+        purpose="tests of views at HDFS",
+    )
+
+
 COMPONENTS: dict[str, Callable[[], Component]] = {
     "mosquitto": find_mosquitto,
     "mosquitto-clients": find_mosquitto_clients,
@@ -279,6 +294,7 @@ COMPONENTS: dict[str, Callable[[], Component]] = {
     "kcat": find_kcat,
     "jars": find_jars,
     "hivemq": find_hivemq,
+    "hadoop": find_hadoop,
 }
 
 

@@ -75,14 +75,19 @@ def accepts(port: int) -> bool:
 
 
 def start(
-    command: Sequence[str], *, log: Path, ready: Callable[[], bool], cwd: Path | None = None
+    command: Sequence[str],
+    *,
+    log: Path,
+    ready: Callable[[], bool],
+    cwd: Path | None = None,
+    seconds: float = READY_SECONDS,
 ) -> subprocess.Popen[bytes]:
     """Start `command`, wait until `ready()`, and return it; its output goes to `log`."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=cwd
         )
-    deadline = time.monotonic() + READY_SECONDS
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:
             break

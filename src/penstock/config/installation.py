@@ -24,6 +24,7 @@ from penstock.config.settings import (
     Host,
     Port,
     Settings,
+    StorePath,
     TypeLabel,
     folders_of,
     setting,
@@ -224,6 +225,11 @@ class PipelineSettings(Settings):
     """Where Spark runs, and where streams and views are kept."""
 
     @property
+    def files(self) -> Path:
+        """Where files and checkpoints of views lie."""
+        return self.store or self.folder
+
+    @property
     def detections(self) -> Path:
         """The folder of what Spark has detected, stream by stream."""
         return self.folder / ".detection"
@@ -241,13 +247,22 @@ class PipelineSettings(Settings):
     )
     memory: Memory = setting("2g", "The memory of the driver, in m or g.")
     executor_memory: Memory = setting("1g", "The memory of each executor on a cluster.")
-    event_log: DataPath = setting(
-        "eventlog", "The folder of the embedded event log; on a cluster, one that all nodes see."
+    event_log: StorePath = setting(
+        "eventlog",
+        "The folder of the embedded event log; on a cluster, one that all nodes see, or of a file "
+        "system that Hadoop knows.",
+        examples=("hdfs://namenode:8020/penstock/eventlog", "s3a://bucket/eventlog"),
     )
     folder: DataPath = setting(
         "views",
-        "The folder of what views have published, with their checkpoints; on a cluster, one "
-        "that all nodes see.",
+        "The folder of what is known of views: which batches count, dead letters, what is wanted; "
+        "with their files and checkpoints, unless these have a `store`.",
+    )
+    store: StorePath | None = setting(
+        None,
+        "Where files and checkpoints of views lie that all nodes of a cluster reach, if not in "
+        "`folder`.",
+        examples=("hdfs://namenode:8020/penstock/views", "s3a://bucket/views"),
     )
     key: KeyFile = setting(
         "keys/masks.key",

@@ -40,6 +40,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from penstock.errors import InvalidError, quote
+from penstock.hadoop import is_remote, read_path
 from penstock.yaml_text import Limits, read_documents
 
 DEFAULT_DATA = "penstock-data"
@@ -104,7 +105,16 @@ def setting(
 
 
 def _from_data(path: Path, info: ValidationInfo) -> Path:
+    found = read_path(path)
+    if is_remote(found):
+        raise wrong(f"{quote(found)} is no folder of this machine", "name one that is")
+    path = found
     return folders_of(info)["data"] / path.expanduser()
+
+
+def _from_store(path: Path, info: ValidationInfo) -> Path:
+    found = read_path(path)
+    return found if is_remote(found) else _from_data(found, info)
 
 
 def _from_base(path: Path, info: ValidationInfo) -> Path:
@@ -113,6 +123,9 @@ def _from_base(path: Path, info: ValidationInfo) -> Path:
 
 DataPath = Annotated[Path, AfterValidator(_from_data), TypeLabel("a path")]
 """A path that starts at the data folder unless it is absolute."""
+
+StorePath = Annotated[Path, AfterValidator(_from_store), TypeLabel("a path or a URI")]
+"""A path as `DataPath`, or one of a file system that Hadoop knows: `hdfs://HOST:PORT/…`."""
 
 MUST_EXIST = "must exist"
 """Marks a path of a file that somebody else makes: where it is named, it has to be there."""

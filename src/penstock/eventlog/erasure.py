@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from penstock.eventlog.files import Record, Topic, find_end, parse_line, sync_folder
+from penstock.eventlog.files import Record, Topic, find_end, parse_line
+from penstock.hadoop import sync, write_whole
 from penstock.json_text import ERASED
 
 _PARTIAL: Final = ".erasing"
@@ -117,7 +118,7 @@ class _Rewriter:
                     new.flush()
                     os.fsync(new.fileno())
                     partial.replace(path)
-                    sync_folder(self._topic.folder)
+                    sync(self._topic.folder)
         return count
 
     def _holds(self, file: IO[bytes], end: int) -> bool:
@@ -175,13 +176,8 @@ def ask_to_forget(folder: Path, request: str, person: str) -> None:
     """Ask who runs a view or a detection to forget a person, named as it knows people."""
     asked = folder / _ASKED
     asked.mkdir(mode=0o700, exist_ok=True)
-    partial = asked / f"{request}.partial"
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(person)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(asked / request)
-    sync_folder(asked)
+    write_whole(asked / request, person.encode())
+    sync(asked)
 
 
 def is_asked(folder: Path, request: str) -> bool:
@@ -194,5 +190,5 @@ def find_asked(folder: Path) -> dict[Path, str]:
     asked = folder / _ASKED
     if not asked.is_dir():
         return {}
-    notes = (it for it in asked.iterdir() if it.suffix != ".partial")
+    notes = (it for it in asked.iterdir() if not it.name.startswith("."))
     return {it: it.read_text(encoding="utf-8") for it in notes}

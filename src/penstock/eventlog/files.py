@@ -12,6 +12,8 @@ Rules that hold here:
 - Appending is all or nothing in order: offsets have no gaps, and what was returned is on
   the disk. A partial line of a stopped writer is cut off by the next one.
 - Several processes may append and read; a lock on the folder serializes writers.
+- At a store that Hadoop knows (`hdfs:`, `s3a:`) each append is a file of its own, named only where
+  there is none of the name, and nothing is erased. On an object store one process appends.
 - A file is named after the offset of its first record and is never changed afterwards,
   but at its end, and where a record is erased (`erasure`): then a placeholder takes the place
   of its line, offset by offset and byte by byte. `read` passes it over.
@@ -33,11 +35,12 @@ import re
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 from penstock.errors import PenstockError, UsageError, quote
+from penstock.hadoop import HadoopPath, read_path, sync, write_new, write_whole
 from penstock.json_text import ERASED
 
 MAX_VALUE: Final = 1 << 20
@@ -169,7 +172,7 @@ class Slice(NamedTuple):
 
     def read(self) -> bytes:
         """Return the lines."""
-        with Path(self.path).open("rb") as file:
+        with read_path(self.path).open("rb") as file:
             file.seek(self.start)
             return file.read(self.end - self.start)
 
@@ -189,7 +192,9 @@ class EventLog:
     def topic(self, name: str) -> Topic:
         """Return a topic; it need not have records yet."""
         if name in {"", ".", ".."} or "/" in name or "\0" in name:
-            raise UsageError(f"{quote(name)} is no name for a topic", fix="use letters and digits")
+            raise UsageError(
+                f"{quote(name)} is not a name for a topic", fix="use letters and digits"
+            )
         return Topic(self.root / name)
 
     def topics(self) -> list[str]:
@@ -221,17 +226,31 @@ class Topic:
             check_value(value)
         for key in named:
             check_value(key, MAX_KEY)
+        if isinstance(self.folder, HadoopPath):
+            return self._add_file(values, named, milliseconds)
         with self.locked():
             # Behind the lock, so that who waits for it does not bring records from the past.
-            now = time.time_ns() // 1_000_000 if milliseconds is None else milliseconds
             first = self.repair()
-            lines = [
-                format_line(Record(offset, now, key, value))
-                for offset, (key, value) in enumerate(zip(named, values, strict=True), first)
-            ]
-            if lines:
-                self._write(b"".join(lines), first)
-        return range(first, first + len(lines))
+            if values:
+                self._write(_format_lines(values, named, first, milliseconds), first)
+        return range(first, first + len(values))
+
+    def _add_file(
+        self, values: Sequence[bytes], keys: Sequence[bytes], milliseconds: int | None
+    ) -> range:
+        """Append records as a file of their own: nothing is appended to files at a store.
+
+        Who comes second, where two append at once, finds the other's file and goes behind it.
+        """
+        while True:
+            first = self.next_offset
+            if not values:
+                return range(first, first)
+            lines = _format_lines(values, keys, first, milliseconds)
+            with suppress(FileExistsError):
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_new(self.folder / f"{first:0{DIGITS}}{ENDING}", lines)
+                return range(first, first + len(values))
 
     @property
     def next_offset(self) -> int:
@@ -262,7 +281,7 @@ class Topic:
         """
         end = self.next_offset if limit is None else min(self.next_offset, start + limit)
         for piece in self.slices(start, end):
-            with _open(Path(piece.path)) as file:
+            with _open(read_path(piece.path)) as file:
                 file.seek(piece.start)
                 while file.tell() < piece.end:
                     record = parse_line(file.readline(MAX_LINE))
@@ -320,16 +339,17 @@ class Topic:
             os.fsync(file.fileno())
         if fresh:
             path.chmod(0o600)
-            sync_folder(self.folder)
+            sync(self.folder)
 
 
-def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _format_lines(
+    values: Sequence[bytes], keys: Sequence[bytes], first: int, milliseconds: int | None
+) -> bytes:
+    now = time.time_ns() // 1_000_000 if milliseconds is None else milliseconds
+    return b"".join(
+        format_line(Record(offset, now, key, value))
+        for offset, (key, value) in enumerate(zip(keys, values, strict=True), first)
+    )
 
 
 def _base(path: Path) -> int:
@@ -379,10 +399,5 @@ class MarkedTopic:
     def _keep(self, begun: int | None = None) -> None:
         mark = self.mark.decode() if self.mark else None
         self._note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial = self._note.with_suffix(".partial")
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump({"mark": mark, "begun": begun}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._note)
-        sync_folder(self._note.parent)
+        write_whole(self._note, json.dumps({"mark": mark, "begun": begun}).encode())
+        sync(self._note.parent)

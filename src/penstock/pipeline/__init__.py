@@ -11,3 +11,16 @@ Rules that hold here:
 - A record that cannot become part of a view goes to the dead letters with the reason and its
   offset in the stream, never with its content.
 """
+
+from typing import Any
+
+from penstock.hadoop import use_java
+
+
+def _connect() -> tuple[Any, Any]:
+    from penstock.pipeline.session import connect_java  # noqa: PLC0415 - files elsewhere are rare
+
+    return connect_java()
+
+
+use_java(_connect)

@@ -281,6 +281,7 @@ class Manager:
             blueprint,
             folder,
             self._secret,
+            store=self._settings.files / blueprint.view.name,
             sinks=sinks,
             vault=self._vault,
             consent=self._consent,

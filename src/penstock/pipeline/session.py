@@ -24,8 +24,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.components import JAR_SETS, find_java
@@ -41,6 +42,7 @@ _log = get_logger("pipeline")
 LOG: Final = ".spark.log"
 STANDARD_ERROR: Final = 2
 LOOPBACK: Final = "127.0.0.1"
+FILES_MEMORY: Final = "512m"
 CONNECTOR: Final = "spark-kafka"
 AUTHENTICATE: Final = "spark.authenticate"
 SUBMIT: Final = "PYSPARK_SUBMIT_ARGS"
@@ -66,16 +68,13 @@ FIXED: Final = {
 
 def open_session(settings: PipelineSettings, *, cores: int = 2) -> SparkSession:
     """Start Spark, or return the session that runs."""
-    java = find_java()
-    if java.path is None:
-        raise UnavailableError("Spark needs Java, which is missing", fix=java.fix)
+    _find_java()
     trouble = find_master_trouble(settings.master)
     if trouble is not None:
         raise UnavailableError(
             f"the Spark master cannot be reached ({trouble})",
             fix="check pipeline.master, and that the master runs",
         )
-    os.environ.setdefault("JAVA_HOME", str(java.path.resolve().parent.parent))
     builder = SparkSession.builder.appName("penstock").master(settings.master)
     if settings.master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
@@ -104,6 +103,14 @@ def open_session(settings: PipelineSettings, *, cores: int = 2) -> SparkSession:
     if session.sparkContext.getConf().get(AUTHENTICATE, "false") != "true":
         _log.warning("the Spark cluster authenticates nobody: set pipeline.secret")
     return session
+
+
+def _find_java() -> None:
+    """Let pyspark start the Java that we know."""
+    java = find_java()
+    if java.path is None:
+        raise UnavailableError("Spark needs Java, which is missing", fix=java.fix)
+    os.environ.setdefault("JAVA_HOME", str(java.path.resolve().parent.parent))
 
 
 @contextmanager
@@ -176,6 +183,27 @@ def _messages_to(path: Path) -> Iterator[None]:
         os.dup2(kept, STANDARD_ERROR)
         os.close(kept)
         os.close(file)
+
+
+def connect_java() -> tuple[Any, Any]:
+    """Return the Java process that Spark runs in, or would, and what it knows of Hadoop."""
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001 - Spark has no public way
+    if context is not None:
+        return context._jvm, context._jsc.hadoopConfiguration()  # noqa: SLF001
+    return _start_java()
+
+
+@cache
+def _start_java() -> tuple[Any, Any]:
+    """Start a Java process without a session, for those who only read and write files."""
+    _find_java()
+    conf = SparkConf().set("spark.driver.memory", FILES_MEMORY)
+    jars = connector_jars()
+    conf = conf.set("spark.jars", jars) if jars else conf
+    with _messages_to(Path(os.devnull)):
+        SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001
+    java: Any = SparkContext._jvm  # noqa: SLF001
+    return java, java.org.apache.spark.deploy.SparkHadoopUtil.get().conf()
 
 
 def connector_jars() -> str:

@@ -31,7 +31,7 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError, UsageError
 from penstock.eventlog import EventLog, Record
 from penstock.eventlog.erasure import Keep
-from penstock.eventlog.files import sync_folder
+from penstock.hadoop import is_remote, sync
 from penstock.model.kinds import Stream
 from penstock.rights.dispatch.message import (
     Dispatched,
@@ -141,7 +141,7 @@ class ExportService:
         with partial.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         partial.replace(path)
-        sync_folder(path.parent)
+        sync(path.parent)
         told = [{"place": it["name"], "records": it["records"]} for it in files]
         return {
             "version": VERSION, "request": request, "package": digest, "exported": told,
@@ -191,6 +191,8 @@ class ExportService:
 
     def _read_records(self, stream: Stream, keep: Keep) -> Iterator[Record]:
         if stream.source is None:
+            if is_remote(self._events.root):
+                return  # listed as missing
             held = self._events.topic(stream.topic).read()
             for number, record in enumerate(open_records(self._config, stream, held)):
                 if number % _CHUNK == 0:
@@ -213,7 +215,10 @@ class ExportService:
 
     def _read_view(self, trace: ViewTrace, keep: Keep) -> Rows:
         keep()
-        if trace.view.format != "topic":
+        topic = trace.view.format == "topic"
+        if is_remote(self._events.root if topic else self._config.pipeline.files):
+            return ()  # listed as missing
+        if not topic:
             return read_rows(self._config.pipeline.folder / trace.view.name, trace)
         if trace.stream.source is not None:
             return ()  # a topic of Kafka, listed as missing
@@ -279,7 +284,7 @@ def hand_over(config: Config, request: str, target: Path, record: Callable[[], N
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    sync_folder(target.parent)
+    sync(target.parent)
     path.unlink()
 
 

@@ -84,16 +84,12 @@ def publish(folder: Path, plan: Blueprint, rows: list[tuple[int, int, str]]) -> 
         (staged / "data").mkdir()
         fields = outcome.rows.select(list(plan.plan.output))
         pa.parquet.write_table(fields, staged / "data" / "part-0.parquet")
-        if outcome.dead:
-            letters = [
-                json.dumps({"offset": it.offset, "reason": it.reason}) for it in outcome.dead
-            ]
-            (staged / "dead" / "letters.jsonl").write_text("\n".join(letters) + "\n")
+        letters = [{"offset": it.offset, "reason": it.reason} for it in outcome.dead]
         write_persons(folder, writer.sequence, outcome.groups)
         dead += outcome.dead
         total = total.add(Totals(0, fields.num_rows, len(outcome.dead), outcome.loss))
         made = Commit(writer.sequence, plan.signature, at=1, totals=total)
-        writer.commit(made)
+        writer.commit(made, letters)
     writer.close()
     return ViewFolder(folder)
 

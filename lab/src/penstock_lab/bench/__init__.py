@@ -21,6 +21,7 @@ BENCHMARKS = (
     "recording",
     "anonymity",
     "pipeline",
+    "scaling",
     "kafka",
     "views",
     "emergencies",

@@ -13,7 +13,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +42,7 @@ BEYOND = "copies that readers made, backups and snapshots of disks are beyond Pe
 
 def confirming(function: Function) -> Function:
     """Add the option that answers the question beforehand."""
-    return click.option("--yes", is_flag=True, help="Do not ask whether this is meant.")(function)
+    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(function)
 
 
 @click.command("erase")
@@ -54,7 +53,7 @@ def erase(name: str, *, yes: bool, as_json: bool) -> None:
     """Take back all that VIEW has published: its files, or the records of its topic.
 
     The view is paused and goes on with new records when it is resumed. What readers have copied
-    meanwhile is beyond reach; the audit log has who took it back, and when.
+    meanwhile is beyond reach; the audit log records who took it back, and when.
     """
     _confirm(yes, f"All that {name} has published will be erased.")
     _carry_out(name, as_json, anew=False)
@@ -71,10 +70,10 @@ def erase(name: str, *, yes: bool, as_json: bool) -> None:
 @confirming
 @json_option
 def rebuild(name: str, *, accept_risk: bool, yes: bool, as_json: bool) -> None:
-    """Take back what VIEW has published, and publish it again under its definition of now.
+    """Take back what VIEW has published, and publish it again under its current definition.
 
-    It reads its stream from the first record, and leaves out who opted out meanwhile. Where records
-    of the stream are gone, nothing is taken back.
+    The view reads its stream from the first record, and leaves out people who have opted out
+    meanwhile. If records of the stream are gone, nothing is taken back.
     """
     _confirm(yes, f"All that {name} has published will be erased and published anew.")
     _carry_out(name, as_json, anew=True, accept_risk=accept_risk)
@@ -91,6 +90,7 @@ def _confirm(yes: bool, what: str) -> None:
 
 def _carry_out(name: str, as_json: bool, *, anew: bool, accept_risk: bool = False) -> None:
     from penstock.definitions.differential_privacy import coarsen
+    from penstock.hadoop import remove
     from penstock.model.kinds import View
     from penstock.pipeline.control import PAUSED, RUNNING, Control, find_private_streams
     from penstock.pipeline.sinks.commits import TAKING_BACK, take_back
@@ -121,7 +121,7 @@ def _carry_out(name: str, as_json: bool, *, anew: bool, accept_risk: bool = Fals
                 folder, lambda: _erase_topics(config, stream, view, places), anew=anew
             )
             if own is not None:
-                shutil.rmtree(own, ignore_errors=True)
+                remove(own)
             note_use("view.rebuilt" if anew else "view.erased", view=name, count=records)
     except BaseException:
         if state == RUNNING and not (folder.folder / TAKING_BACK).exists():
@@ -225,6 +225,7 @@ def _find_state(config: Config, stream: Stream, view: Path) -> Path | None:
 def _list_topics(config: Config, stream: Stream, view: View) -> list[str]:
     """Return where records of a view are besides its folder, also where it was changed since."""
     from penstock.eventlog import EventLog
+    from penstock.hadoop import is_remote
 
     if stream.source is not None and stream.source.kafka is not None:
         from penstock.eventlog.kafka import KafkaLog
@@ -232,7 +233,13 @@ def _list_topics(config: Config, stream: Stream, view: View) -> list[str]:
         log = KafkaLog(config.kafka)
         log.greet()
         return [f"the topic {view.topic} at Kafka"] if view.topic in log.topics() else []
-    found = EventLog(config.pipeline.event_log).topic(view.topic).segments()
+    topic = EventLog(config.pipeline.event_log).topic(view.topic)
+    found = topic.segments()
+    if found and is_remote(topic.folder):
+        raise UsageError(
+            f"records at {topic.folder} cannot be taken back: files at a store are not changed",
+            fix="remove the topic's files there, and repeat this",
+        )
     return [f"the topic {view.topic} of the event log"] if found else []
 
 

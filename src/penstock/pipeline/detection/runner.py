@@ -337,11 +337,6 @@ class DetectionRunner:
         published = sum(
             pyarrow.parquet.read_metadata(path).num_rows for path in target.glob("part-*")
         )
-        if letters:
-            with (staged / "dead" / "letters.jsonl").open("w", encoding="utf-8") as file:
-                for it in letters:
-                    entry = {**self._source.locate(it[_PLACE]), "reason": it[PROBLEM]}
-                    file.write(json.dumps(entry, ensure_ascii=False) + "\n")
         mark = Mark(token, clock, before.parts, before.key, joint, before.stream)
         totals = Totals(read, published, len(letters))
         self._totals = self._totals.add(totals)
@@ -353,7 +348,8 @@ class DetectionRunner:
             totals=self._totals,
             mark=json.dumps(asdict(mark)),
         )
-        self._writer.commit(commit)
+        dead = [{**self._source.locate(it[_PLACE]), "reason": it[PROBLEM]} for it in letters]
+        self._writer.commit(commit, dead)
         self._mark = mark
         self._clear()
 

@@ -1,10 +1,14 @@
 """What a view has published, batch by batch, each all or nothing.
 
     .taking-back         stands here until all that was published is gone
-    .staging/SEQUENCE/   what a batch wrote, before it counts
     commits.jsonl        one line per batch: this line makes it count
-    data/                the published files
     dead/                the records that could not be published: their places and reasons
+    files.json           where the files are, if not here
+
+    here, or at a store that all nodes of a cluster reach:
+    .staging/SEQUENCE/   what a batch wrote, before it counts
+    data/                the published files
+    owner                whose files these are, at a store
 
 Rules that hold here:
 - A batch counts from the moment its line is on the disk, as a whole. Its files are brought
@@ -12,7 +16,9 @@ Rules that hold here:
 - `data` never holds a file that does not count, so that anyone may read it as a table.
 - What counts is then delivered, where the view's records are read elsewhere than here; the
   newest batch once more on opening, since a crash may have come between.
-- One process at a time writes a view; a second one is refused.
+- One process at a time writes a view; a second one is refused. At a store a file tells whose view
+  it is, put there only where there is none: two installations cannot write the same files.
+- A store may rename by copying: each file is renamed once, by itself, and again after a kill.
 - A batch of Spark's is in one commit; Spark's number in it makes a repeat known.
 - What a view holds back is in Spark's state store, under the checkpoint of its query.
 - What was published can be taken back (`take_back`). A mark stands in the folder until that is done
@@ -26,21 +32,28 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, Self, TypeAlias
 
-from penstock.errors import UnavailableError
+from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog.files import find_end
+from penstock.hadoop import read_path, remove, sync, write_new, write_whole
 
 COMMITS: Final = "commits.jsonl"
 TAKING_BACK: Final = ".taking-back"
+FILES: Final = "files.json"
+OWNER: Final = "owner"
 DIGITS: Final = 12
+PART: Final = "part-"
+"""Begins the name of a file that was staged."""
 OWN: Final = 0o600
 _STAYS: Final = frozenset({"wanted.json", "condition.json", ".lock", ".erasing.lock", TAKING_BACK})
-"""What is no part of what a view has published, nor of where it stands."""
+"""What is not a part of what a view has published, nor of where it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +139,25 @@ class ViewFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.data = folder / "data"
         self.dead = folder / "dead"
+
+    @property
+    def files(self) -> Path:
+        """Where its files are."""
+        told = self._told()
+        return read_path(told["at"]) if told is not None else self.folder
+
+    @property
+    def data(self) -> Path:
+        """Where the published files are."""
+        return self.files / "data"
+
+    def _told(self) -> dict[str, str] | None:
+        try:
+            found: dict[str, str] = json.loads((self.folder / FILES).read_bytes())
+        except FileNotFoundError:
+            return None
+        return found
 
     def last(self) -> Commit | None:
         """Return the newest commit."""
@@ -148,12 +178,25 @@ class ViewFolder:
                     if line.endswith(b"\n"):
                         yield Commit.from_line(line)
 
+    def tail(self, limit: int = 1 << 20) -> list[Commit]:
+        """Return the newest commits, oldest first: as many as so many bytes of the log hold."""
+        path = self.folder / COMMITS
+        if not path.exists():
+            return []
+        with path.open("rb") as file:
+            begin = max(0, file.seek(0, os.SEEK_END) - limit)
+            file.seek(begin)
+            lines = file.read(limit).splitlines(keepends=True)
+        whole = lines[1:] if begin else lines
+        return [Commit.from_line(it) for it in whole if it.endswith(b"\n")]
+
     def dead_letters(self) -> Iterator[dict[str, Any]]:
         """Yield the records that could not be published: offset and reason."""
-        for path in sorted(self.dead.glob("*.jsonl")):
-            with path.open("rb") as file:
-                for line in file:
-                    yield json.loads(line)
+        for commit in self.commits():
+            for name in commit.dead:
+                with (self.dead / name).open("rb") as file:
+                    for line in file:
+                        yield json.loads(line)
 
 
 class Deliver(Protocol):
@@ -166,29 +209,59 @@ class Deliver(Protocol):
 class ViewWriter(ViewFolder):
     """What a view has published, for the one who publishes."""
 
-    def __init__(self, folder: Path, deliver: Deliver | None = None) -> None:
+    def __init__(
+        self, folder: Path, deliver: Deliver | None = None, store: Path | None = None
+    ) -> None:
+        """Take the view's folder, and where its files are to be, if not there."""
         super().__init__(folder)
         self._deliver = deliver
+        self._store = store if store != folder else None
         self._lock: IO[bytes] | None = None
-        self._staging = folder / ".staging"
         self.newest: Commit | None = None
 
     def open(self) -> Commit | None:
         """Take the view, mend what a crash left, and return the newest commit."""
-        for folder in (self.folder, self.data, self.dead):
+        for folder in (self.folder, self.dead):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = lock_view(self.folder)
         try:
+            self._settle()
             self._mend()
         except BaseException:
             self.close()
             raise
         return self.newest
 
+    def _settle(self) -> None:
+        """Make sure that the view's files are where they are to be, and are its own."""
+        told = self._told()
+        if told is None and self._store is not None and self.last() is None:
+            told = {"at": str(self._store), "owner": secrets.token_hex(16)}
+            write_whole(self.folder / FILES, json.dumps(told).encode())
+        files = self.files
+        if files != (self._store or self.folder):
+            raise UsageError(
+                f"the files of the view in {self.folder} are at {quote(files)}, and pipeline.store "
+                f"says {quote(self._store or 'nothing')}",
+                fix="put the setting back, or move the view's folder away",
+            )
+        (files / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
+        if told is None:
+            return
+        owner = files / OWNER
+        if not owner.exists():
+            with suppress(FileExistsError):
+                write_new(owner, told["owner"].encode())
+        if owner.read_bytes() != told["owner"].encode():
+            raise UsageError(
+                f"the files at {quote(files)} are of another installation's view",
+                fix="give pipeline.store a folder of its own, or move what is there away",
+            )
+
     def _mend(self) -> None:
         if (self.folder / TAKING_BACK).exists():
             raise UnavailableError(
-                f"to take back what the view in {self.folder} published was interrupted",
+                f"taking back what the view in {self.folder} published was interrupted",
                 fix="repeat `penstock views erase` or `penstock views rebuild`",
             )
         self._cut_torn_line()
@@ -209,29 +282,30 @@ class ViewWriter(ViewFolder):
         return 0 if self.newest is None else self.newest.sequence + 1
 
     def stage(self) -> Path:
-        """Return an empty folder for what the next batch writes: `data` and `dead` in it."""
-        folder = self._staging / str(self.sequence)
-        shutil.rmtree(folder, ignore_errors=True)
-        (folder / "dead").mkdir(parents=True)
+        """Return an empty folder for the files of the next batch: `data` in it."""
+        folder = self.files / ".staging" / str(self.sequence)
+        remove(folder)
+        folder.mkdir(mode=0o700, parents=True)
         return folder
 
-    def commit(self, commit: Commit) -> Commit:
-        """Make what was staged count."""
-        staged = self._staging / str(commit.sequence)
-        files = sorted(path for path in (staged / "data").glob("part-*") if path.is_file())
-        dead = sorted((staged / "dead").iterdir())
+    def commit(self, commit: Commit, letters: Sequence[Mapping[str, Any]] = ()) -> Commit:
+        """Make what was staged count, and with it the dead letters."""
+        staged = self.files / ".staging" / str(commit.sequence) / "data"
+        files = sorted(path for path in staged.glob(f"{PART}*") if path.is_file())
         stem = f"{commit.sequence:0{DIGITS}}"
         whole = replace(
             commit,
-            files=tuple(f"{stem}-{n:03}{path.suffix}" for n, path in enumerate(files)),
-            dead=tuple(f"{stem}{path.suffix}" for path in dead),
+            # The name tells which of the staged files it was.
+            files=tuple(f"{stem}-{path.name.removeprefix(PART)}" for path in files),
+            dead=(f"{stem}.jsonl",) if letters else (),
         )
-        # Under the names they will have, so that a crash leaves nothing to guess.
-        for path, name in zip((*files, *dead), (*whole.files, *whole.dead), strict=True):
-            _sync(path)
-            path.rename(path.with_name(name))
-        for path in dead:
-            path.with_name(f"{stem}{path.suffix}").chmod(OWN)
+        for path in files:
+            sync(path)
+        for name in whole.dead:
+            # Counts when the commit does, which names it; what a crash left is written over.
+            lines = (json.dumps(it, ensure_ascii=False) + "\n" for it in letters)
+            write_whole(self.dead / name, "".join(lines).encode())
+            sync(self.dead)
         with open(self.folder / COMMITS, "ab", opener=_open_own) as log:
             log.write(whole.to_line())
             log.flush()
@@ -243,22 +317,20 @@ class ViewWriter(ViewFolder):
 
     def _place(self, commit: Commit, *, again: bool = False) -> None:
         """Bring the files of a commit to their places, as far as they are not there yet."""
-        staged = self._staging / str(commit.sequence)
-        for names, source, target in (
-            (commit.files, staged / "data", self.data),
-            (commit.dead, staged / "dead", self.dead),
-        ):
-            for name in names:
-                if (source / name).exists():
-                    (source / name).rename(target / name)
-            if names:
-                _sync(target)
+        data = self.data
+        staged = data.with_name(".staging") / str(commit.sequence) / "data"
+        for name in commit.files:
+            source = staged / f"{PART}{name[DIGITS + 1 :]}"
+            if not again or source.exists():
+                source.rename(data / name)
+        if commit.files:
+            sync(data)
         if self._deliver is not None:
-            self._deliver(commit, [self.data / name for name in commit.files], again=again)
+            self._deliver(commit, [data / name for name in commit.files], again=again)
 
     def _clear(self) -> None:
         """Remove what does not count."""
-        shutil.rmtree(self._staging, ignore_errors=True)
+        remove(self.files / ".staging")
 
     def _cut_torn_line(self) -> None:
         path = self.folder / COMMITS
@@ -289,10 +361,12 @@ def take_back(folder: ViewFolder, elsewhere: Callable[[], None], *, anew: bool) 
     """
     mark = folder.folder / TAKING_BACK
     mark.touch(mode=OWN)
-    _sync(folder.folder)
+    sync(folder.folder)
     elsewhere()
     last = folder.last()
     files = sum(1 for path in folder.data.rglob("*") if path.is_file())
+    for name in ("data", ".staging"):
+        remove(folder.files / name)
     if anew or last is None:
         for path in folder.folder.iterdir():
             if path.name not in _STAYS:
@@ -305,9 +379,9 @@ def take_back(folder: ViewFolder, elsewhere: Callable[[], None], *, anew: bool) 
             log.flush()
             os.fsync(log.fileno())
         partial.replace(folder.folder / COMMITS)
-        for name in ("data", "dead", "persons", ".staging"):
+        for name in ("dead", "persons"):
             shutil.rmtree(folder.folder / name, ignore_errors=True)
-    _sync(folder.folder)
+    sync(folder.folder)
     mark.unlink()
     return files
 
@@ -323,14 +397,6 @@ def _last_line(file: IO[bytes], end: int) -> bytes:
             return piece[found + 1 :]
         step *= 4
     return b""
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _open_own(path: str, flags: int) -> int:

@@ -21,9 +21,8 @@ from typing import Any, Final, Protocol
 
 import fastavro
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet  # type: ignore[import-untyped]
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -43,9 +42,6 @@ class Sink(Protocol):
 
     def write(self, frame: DataFrame, target: Path) -> None:
         """Write rows as files `part-*` into the folder `target`, which is not there yet."""
-
-    def write_table(self, spark: SparkSession, table: pa.Table, target: Path) -> None:
-        """Write rows that are on the driver; otherwise as `write`."""
 
     def begin(self) -> int:
         """Return where the next batch begins in the store that records are delivered to."""
@@ -71,10 +67,6 @@ class FileSink:
         """Write rows as files."""
         frame.write.format(self._form).options(**OPTIONS[self._form]).save(str(target))
 
-    def write_table(self, spark: SparkSession, table: pa.Table, target: Path) -> None:
-        """Write rows that are on the driver."""
-        self.write(spark.createDataFrame(table), target)
-
     def begin(self) -> int:
         """Return nothing of use: files need no place."""
         return 0
@@ -84,16 +76,10 @@ class FileSink:
 
 
 class ParquetSink(FileSink):
-    """Parquet files; small batches are written without Spark."""
+    """Parquet files."""
 
     def __init__(self) -> None:
         super().__init__("parquet")
-
-    @override
-    def write_table(self, spark: SparkSession, table: pa.Table, target: Path) -> None:
-        target.mkdir()
-        path = target / "part-0.parquet"
-        pyarrow.parquet.write_table(table, path, compression="zstd", compression_level=1)
 
 
 class AvroSink(FileSink):

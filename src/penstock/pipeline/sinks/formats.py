@@ -122,6 +122,8 @@ def read_lines(files: Sequence[Path]) -> Iterator[bytes]:
 
 
 APPLICATION: Final = "penstock"
+OWN_WRITERS: Final = frozenset({"avro", "delta"})
+"""Formats that are not written by Spark: they need a folder that all nodes see."""
 
 
 class DeltaSink(ParquetSink):
@@ -261,7 +263,7 @@ class Sinks:
                 return self._find_topic(encoding)
             case _ if form in OPTIONS:
                 return FileSink(form)
-        raise UsageError(f"{quote(form)} is no format of views", fix="see penstock schema view")
+        raise UsageError(f"{quote(form)} is not a format of views", fix="see penstock schema view")
 
     def _find_topic(self, encoding: str) -> Sink:
         if self._kafka is None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +25,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from penstock.eventlog import Topic
+from penstock.hadoop import write_whole
 from penstock.pipeline.sinks.commits import ViewFolder
 
 CHUNK: Final = 10_000
@@ -55,8 +55,9 @@ def read_topic(topic: Topic) -> Iterator[dict[str, Any]]:
 def read_file(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of one file."""
     if path.suffix == ".parquet":
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
-            yield from batch.to_pylist()
+        with path.open("rb") as file:
+            for batch in pyarrow.parquet.ParquetFile(file).iter_batches():
+                yield from batch.to_pylist()
     elif path.suffix == ".json":
         with path.open("rb") as lines:
             for line in lines:
@@ -79,12 +80,7 @@ def write_persons(folder: Path, sequence: int, groups: pa.Table | None) -> None:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     made = io.BytesIO()
     pyarrow.parquet.write_table(groups, made, compression="zstd")
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        file.write(made.getvalue())
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    write_whole(path, made.getvalue())
 
 
 def read_persons(folder: Path, sequences: Iterable[int]) -> Iterator[pa.Table]:

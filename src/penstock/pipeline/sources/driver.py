@@ -27,6 +27,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.eventlog.files import Slice
+from penstock.hadoop import is_remote, read_path
 
 TEXT: Final = "value"
 """The one column of what is read: a line of a file, or a text."""
@@ -131,7 +132,9 @@ class _Driver:
 
     def _lines(self, number: int, piece: Slice) -> Any:
         files, java = self.sql.execution.datasources, self.java.java
-        path = self.java.org.apache.hadoop.fs.Path(java.io.File(piece.path).toURI())
+        made = self.java.org.apache.hadoop.fs.Path
+        remote = is_remote(read_path(piece.path))
+        path = made(piece.path) if remote else made(java.io.File(piece.path).toURI())
         # Hadoop reads the lines that begin behind the first byte, up to the one after the last.
         # Only the very first line of a file it reads from its first byte on.
         start = max(0, piece.start - 1)

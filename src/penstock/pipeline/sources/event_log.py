@@ -7,7 +7,7 @@ Rules that hold here:
 - A stretch of offsets always reads the same, so that a batch that is done again after a
   crash has the same records.
 - Files are read in pieces, by as many tasks as there are pieces, and no Python runs there. Tasks
-  see the log's folder under the same path.
+  see the log's folder under the same path, or at the same store.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.errors import UnavailableError, quote
+from penstock.hadoop import write_whole
 from penstock.model.kinds.streams import StreamField
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PROBLEM, VALUE
 from penstock.pipeline.session import freeze_loaded
@@ -227,9 +228,7 @@ def forget_files(checkpoint: Path, place: str) -> None:
         if len(kept) < len(lines):
             # Hadoop keeps a checksum beside the file; without one, it takes what is there.
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-            partial = path.with_name(f".{path.name}.partial")
-            partial.write_text("\n".join([version, *kept]), encoding="utf-8")
-            partial.replace(path)
+            write_whole(path, "\n".join([version, *kept]).encode())
 
 
 def _entries(checkpoint: Path) -> dict[str, dict[str, Any]]:

@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
-import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -28,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import UnavailableError, UsageError, quote
+from penstock.hadoop import copy_folder, remove, write_whole
 from penstock.pipeline.sinks.commits import Batch, ViewFolder
 from penstock.pipeline.sources.files import FILES, forget_files, seen_files
 
@@ -60,17 +59,7 @@ def read_place(view: Path) -> Place | None:
 
 def write_place(view: Path, place: Place) -> None:
     """Let a view go on there; holds once this returns."""
-    write_own(view / PLACE, json.dumps(asdict(place)))
-
-
-def write_own(path: Path, text: str) -> None:
-    """Write a file as a whole, readable by its owner alone."""
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "w", encoding="utf-8", opener=_open_own) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    write_whole(view / PLACE, json.dumps(asdict(place)).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +94,7 @@ class Checkpoint:
 
     def claim(self, owner: Owner) -> None:
         """Say whose it is."""
-        write_own(self.folder / OWNER, json.dumps(asdict(owner)))
+        write_whole(self.folder / OWNER, json.dumps(asdict(owner)).encode())
 
     @property
     def owner(self) -> Owner:
@@ -178,7 +167,7 @@ class Checkpoint:
                 (self.folder / "offsets" / name).unlink(missing_ok=True)
         if committed < 0:
             # Spark begins with no state but an empty one.
-            shutil.rmtree(self.folder / "state", ignore_errors=True)
+            remove(self.folder / "state")
         if self.owner.source.startswith(FILES):
             # Spark notes files before it plans their batch.
             forget_files(self.folder, self.offsets(committed) if committed >= 0 else "")
@@ -190,18 +179,19 @@ class Checkpoint:
         made = Checkpoint(self.folder.with_name(secrets.token_hex(8)))
         made.folder.mkdir(mode=0o700)
         if (self.folder / "sources").is_dir():
-            shutil.copytree(self.folder / "sources", made.folder / "sources")
+            copy_folder(self.folder / "sources", made.folder / "sources")
         for kind in ("offsets", "commits"):
             (made.folder / kind).mkdir()
             for number in self._numbers(kind):
                 if number <= batch:
-                    shutil.copy(self.folder / kind / str(number), made.folder / kind / str(number))
+                    content = (self.folder / kind / str(number)).read_bytes()
+                    (made.folder / kind / str(number)).write_bytes(content)
         # Spark may not have noted yet that the batch is done: for those who leave, it is.
         done = made.folder / "commits" / str(batch)
         if not done.exists():
             done.write_text(f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}', encoding="utf-8")
         # A query of its own, for Spark, too.
-        write_own(made.folder / "metadata", json.dumps({"id": str(uuid.uuid4())}))
+        write_whole(made.folder / "metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
         made.claim(owner)
         return made
 
@@ -228,11 +218,14 @@ def find_batch(view: Path, checkpoint: str) -> int:
 
 def give_copy(checkpoint: Checkpoint, view: Path) -> None:
     """Let a view go on with a checkpoint of its own, from the place it has come to."""
-    batch = find_batch(view, checkpoint.name)
-    if batch < 0:
-        (view / PLACE).unlink(missing_ok=True)
-    else:
+    batch, owner = find_batch(view, checkpoint.name), checkpoint.owner
+    if batch >= 0:
         write_place(view, Place(checkpoint.fork(batch).name, batch))
+    elif owner.start and not owner.source.startswith(FILES):
+        # It came from another checkpoint, and has had nothing of this one.
+        write_place(view, Place(Checkpoint.make(checkpoint.folder.parent, owner).name))
+    else:
+        (view / PLACE).unlink(missing_ok=True)
 
 
 def find_holders(views: Path, checkpoint: str) -> Iterator[Path]:
@@ -247,7 +240,7 @@ def remove_unused(parent: Path, views: Path) -> None:
     """Remove checkpoints of a stream that no view goes by any more."""
     for folder in parent.iterdir() if parent.is_dir() else ():
         if next(find_holders(views, folder.name), None) is None:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
 
 
 def _describe(owner: Owner) -> str:
@@ -259,7 +252,3 @@ def _is_json(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except ValueError:
         return False
-
-
-def _open_own(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.errors import UnavailableError
+from penstock.hadoop import write_whole
 from penstock.pipeline.dataframes.shards import SIGNALS
 from penstock.pipeline.sources.driver import TEXT, Offset, read_stream
 
@@ -95,12 +95,7 @@ def save_numbers(folder: Path, numbers: Integers) -> str:
     path = folder / digest
     if not path.exists():
         folder.mkdir(mode=0o700, exist_ok=True)
-        partial = folder / f".{digest}"
-        with open(partial, "wb", opener=_open_own) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_whole(path, content)
         # Those of the past are in the state of the shards; one may be needed for a repeat.
         old = sorted(folder.glob("[0-9a-f]*"), key=lambda it: it.stat().st_mtime_ns)
         for it in old[:-_KEPT]:
@@ -119,7 +114,3 @@ def load_numbers(folder: Path, digest: str) -> list[int]:
         )
     found: list[int] = np.frombuffer(content, "<i8").tolist()
     return found
-
-
-def _open_own(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -15,7 +15,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,8 +24,8 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
-from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark import StorageLevel, TaskContext
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.masks import Chain
@@ -118,10 +118,36 @@ def write_made(frame: DataFrame, fields: Schema, target: Path) -> Made:
     files = _name_files(answer, target)
     if not files.num_rows:
         target.rmdir()
+    return _take_reports(answer, sum(files["rows"].to_pylist()))
+
+
+def write_by_spark(frame: DataFrame, fields: Schema, write: Callable[[DataFrame], None]) -> Made:
+    """Do as `write_made`, by a writer of Spark's: for other formats, and other file systems.
+
+    What left the operator is kept meanwhile, so that it runs once.
+    """
+    rejected, told = _named(REASON), _named(REPORT)
+    seen = Observation()
+    frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        rows = frame.where(rejected.isNull() & told.isNull()).observe(
+            seen, F.count(F.lit(1)).alias("rows")
+        )
+        write(rows.select(*(_named(name) for name in fields)))
+        others = frame.where(rejected.isNotNull() | told.isNotNull())
+        answer = others.select(
+            _named(OFFSET).alias("offset"), rejected.alias("reason"), told.alias("report")
+        ).toArrow()
+    finally:
+        frame.unpersist()
+    return _take_reports(answer, int(seen.get["rows"]))
+
+
+def _take_reports(answer: pa.Table, published: int) -> Made:
     reports = [it for it in answer["report"].to_pylist() if it is not None]
     return Made(
         sum(it["read"] for it in reports),
-        sum(files["rows"].to_pylist()),
+        published,
         _letters(answer),
         sum(it["loss"] for it in reports),
         {str(it["shard"]): (it["held"], it["due"]) for it in reports},

@@ -60,7 +60,7 @@ Query = TypeVar("Query", bound=ViewQuery)
 
 def checkpoints_folder(stream: str, settings: PipelineSettings) -> Path:
     """Return where Spark keeps the progress of a stream's queries."""
-    return settings.folder / ".checkpoints" / stream
+    return settings.files / ".checkpoints" / stream
 
 
 class StreamRunner:

@@ -9,8 +9,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from penstock.errors import UsageError, quote
 from penstock.eventlog import Topic
 from penstock.eventlog.erasure import find_asked
+from penstock.hadoop import is_remote, remove
 from penstock.masks import Vault
 from penstock.model.kinds.views import REAL_TIME
 from penstock.pipeline.anonymizers.blueprint import Blueprint
@@ -34,9 +33,16 @@ from penstock.pipeline.records.columns import OFFSET
 from penstock.pipeline.records.opt_outs import Consent, OptedOut, mark_refused, nobody_opted_out
 from penstock.pipeline.sinks.commits import Batch, Commit, ShardCount, Totals, ViewWriter
 from penstock.pipeline.sinks.files import ParquetSink
-from penstock.pipeline.sinks.formats import Sinks
+from penstock.pipeline.sinks.formats import OWN_WRITERS, Sinks
 from penstock.pipeline.sinks.published import write_persons
-from penstock.pipeline.views.single_pass import Branch, Made, Written, write_made, write_together
+from penstock.pipeline.views.single_pass import (
+    Branch,
+    Made,
+    Written,
+    write_by_spark,
+    write_made,
+    write_together,
+)
 from penstock.store.opt_outs import SubjectMarks
 
 
@@ -50,6 +56,7 @@ class ViewRunner:
         folder: Path,
         secret: bytes,
         *,
+        store: Path | None = None,
         writer: ViewWriter | None = None,
         sinks: Sinks | None = None,
         vault: Vault | None = None,
@@ -70,7 +77,7 @@ class ViewRunner:
         self._spark = spark
         self._sinks = sinks or Sinks(Topic(folder / blueprint.view.topic))
         self._sink = self._sinks.find(blueprint.view.format, blueprint.view.encoding)
-        self._writer = writer or ViewWriter(folder, self._deliver)
+        self._writer = writer or ViewWriter(folder, self._deliver, store)
         self._plans = folder / "plans"
         self._consent = consent
         # Definitions that were kept do not tell what the view serves now.
@@ -83,12 +90,22 @@ class ViewRunner:
         """Take the view, and go on where its newest commit ended."""
         last = self._writer.open()
         try:
+            self._check_format()
             self._keep_plan()
             if last is not None and last.plan != self.blueprint.signature:
                 self._check_change(self._read_plan(last.plan))
         except BaseException:
             self.close()
             raise
+
+    def _check_format(self) -> None:
+        form = self.blueprint.view.format
+        if self._by_spark and form in OWN_WRITERS:
+            raise UsageError(
+                f"the view {quote(self.name)} has the format {form}, which is not written at "
+                f"{quote(self._writer.files)}",
+                fix="choose parquet, json or csv, or run it where pipeline.store is a folder",
+            )
 
     def _keep_plan(self) -> None:
         self._plans.mkdir(mode=0o700, exist_ok=True)
@@ -184,9 +201,14 @@ class ViewRunner:
         return self.refusing.marks
 
     @property
+    def _by_spark(self) -> bool:
+        """Whether Spark writes the files, since no task reaches them by a path."""
+        return is_remote(self._writer.files)
+
+    @property
     def joins(self) -> bool:
         """Whether the view can be written in one pass with others of its stream."""
-        return isinstance(self._sink, ParquetSink) and not self.refusing
+        return isinstance(self._sink, ParquetSink) and not (self.refusing or self._by_spark)
 
     def branch(self) -> Branch:
         """Return what a pass with other views needs: the masks, and a place for files."""
@@ -201,16 +223,17 @@ class ViewRunner:
             found = written or process_together([self], frame)[self.name]
             count = found.published + len(found.dead)
             totals = Totals(count, found.published, len(found.dead), 0.0)
-            return self._commit(found.target.parent, batch, found.dead, totals)
+            return self._commit(batch, found.dead, totals)
         staged = self._writer.stage()
         published, dead = self._write(self.make(frame), staged)
         totals = Totals(published + len(dead), published, len(dead), 0.0)
-        return self._commit(staged, batch, dead, totals)
+        return self._commit(batch, dead, totals)
 
     def note(self, batch: Batch, read: int, dead: Sequence[DeadLetter]) -> Commit:
         """Commit a batch whose records Spark itself has brought to the view's topic."""
         totals = Totals(read, read - len(dead), len(dead), 0.0)
-        return self._commit(self._writer.stage(), batch, dead, totals)
+        self._writer.stage()
+        return self._commit(batch, dead, totals)
 
     def topic_options(self) -> dict[str, str]:
         """Return what Spark's own sink needs to write to the view's topic."""
@@ -219,17 +242,18 @@ class ViewRunner:
     def publish(self, made: DataFrame, batch: Batch) -> Commit:
         """Publish what left the stateful operator in a batch; see `dataframes.view.make_view`."""
         staged = self._writer.stage()
-        plain = isinstance(self._sink, ParquetSink)
-        target = staged / ("data" if plain else "rows")
-        found = write_made(made, self.blueprint.plan.output, target)
-        if not plain and found.published:
-            # A second action on `made` would run the operator once more.
-            self._sink.write(self._spark.read.parquet(str(target)), staged / "data")
+        output, data = self.blueprint.plan.output, staged / "data"
+        if isinstance(self._sink, ParquetSink) and not self._by_spark:
+            found = write_made(made, output, data)
+        else:
+            found = write_by_spark(made, output, lambda rows: self._sink.write(rows, data))
+            if not found.published:
+                remove(data)
         before = self._writer.newest
         shards = {**(before.shards if before is not None else {}), **found.shards}
         write_persons(self.folder, self._writer.sequence, _join_groups(found))
         totals = Totals(found.read, found.published, len(found.dead), found.loss)
-        return self._commit(staged, batch, found.dead, totals, shards)
+        return self._commit(batch, found.dead, totals, shards)
 
     def make(self, frame: DataFrame, refusing: OptedOut | None = None) -> DataFrame:
         """Return the view without state, but of those who refuse."""
@@ -259,7 +283,7 @@ class ViewRunner:
             table = made.where(rejected.isNotNull()).select(f"`{OFFSET}`", rejected).toArrow()
             dead = list(map(DeadLetter, table[OFFSET].to_pylist(), table[REASON].to_pylist()))
         if not counts["fine"]:
-            shutil.rmtree(staged / "data")
+            remove(staged / "data")
         return int(counts["fine"]), dead
 
     def _deliver(self, commit: Commit, files: Sequence[Path], *, again: bool) -> None:
@@ -268,18 +292,15 @@ class ViewRunner:
 
     def _commit(
         self,
-        staged: Path,
         batch: Batch,
         dead: Sequence[DeadLetter],
         totals: Totals,
         shards: Mapping[str, ShardCount] | None = None,
     ) -> Commit:
-        if dead:
-            ordered = sorted(dead, key=lambda letter: letter.offset)
-            with (staged / "dead" / "letters.jsonl").open("w", encoding="utf-8") as file:
-                for letter in ordered:
-                    entry = {**self._locate(letter.offset), "reason": letter.reason}
-                    file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        letters = [
+            {**self._locate(it.offset), "reason": it.reason}
+            for it in sorted(dead, key=lambda letter: letter.offset)
+        ]
         commit = Commit(
             self._writer.sequence,
             self.blueprint.signature,
@@ -292,7 +313,7 @@ class ViewRunner:
             format=self.blueprint.view.format,
             begin=self._sink.begin(),
         )
-        return self._writer.commit(commit)
+        return self._writer.commit(commit, letters)
 
 
 def process_together(views: Sequence[ViewRunner], frame: DataFrame) -> dict[str, Written]:

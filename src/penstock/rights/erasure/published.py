@@ -32,7 +32,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 
 from penstock.errors import PenstockError, UnavailableError, quote
 from penstock.eventlog.erasure import Keep, alone
-from penstock.eventlog.files import sync_folder
+from penstock.hadoop import sync
 from penstock.rights.erasure.records import Trace
 
 _PARTIAL: Final = ".erasing-"
@@ -103,7 +103,7 @@ def _replace(folder: Path, path: Path, trace: Trace) -> int:
     count = form.copy(path, partial, trace)
     _finish(partial, path)
     partial.replace(path)
-    sync_folder(path.parent)
+    sync(path.parent)
     return count
 
 
@@ -205,7 +205,7 @@ _Rows = Callable[[IO[str]], Iterator[tuple[str, Mapping[str, Any] | None]]]
 
 
 def _open(path: Path, mode: str = "r") -> IO[str]:
-    # Line ends as they are; what is no UTF-8 as it is.
+    # Line ends as they are; what is not UTF-8 as it is.
     return path.open(mode, encoding="utf-8", errors="surrogateescape", newline="\n")
 
 
@@ -311,7 +311,7 @@ def _erase_delta(folder: Path, data: Path, trace: Trace, keep: Keep) -> FileEras
         live = (live - {name}) | {fresh}
         gone.add(name)
     if actions:
-        sync_folder(data)
+        sync(data)
         table.create_write_transaction(actions, "append", table.schema())
     _remove_replaced(data, live)
     return FileErasure(count, len(gone))
@@ -327,7 +327,7 @@ def _remove_replaced(data: Path, live: set[str]) -> None:
         ours = _AGAIN in path.name or path.stem in replaced
         if ours and path.name not in live:
             path.unlink()
-    sync_folder(data)
+    sync(data)
 
 
 def _original(name: str) -> str:

@@ -29,6 +29,7 @@ from penstock.config import Config
 from penstock.definitions import DefinitionSet
 from penstock.definitions.views import ViewPlan, hierarchies_of, plan_view, schema_of
 from penstock.eventlog import Record
+from penstock.hadoop import is_remote
 from penstock.json_text import UNREAD
 from penstock.masks import Chain, Tokenization
 from penstock.masks.fields import CHECKS, TEXTS, FieldType, avro_names, avro_schema, read_text
@@ -39,23 +40,29 @@ from penstock.store.sealed_records import KeyAddress
 
 _CHUNK: Final = 10_000
 ABSENT: Final = (
-    "the worker found no such folder: what is on another machine is there still, unless nothing "
-    "was ever written"
+    "the worker has no such folder: what is on another machine, or at a store such as HDFS, is "
+    "there still, unless nothing was ever written"
 )
 
 
 def find_absent(config: Config, definitions: DefinitionSet) -> list[str]:
-    """Return what is kept in folders that are not on this machine.
+    """Return what is kept where this worker does not reach it.
 
     A worker elsewhere than the files would find nothing, and take that for all there is.
     """
     recorded = any(it.source is None and it.patterns for it in definitions.of(Stream).values())
     published = bool(definitions.of(View))
-    places = (
+    places = [
         ("event log", config.pipeline.event_log, recorded),
         ("views", config.pipeline.folder, published),
-    )
-    return [name for name, folder, used in places if used and not folder.is_dir()]
+    ]
+    if config.pipeline.store is not None:
+        places.append(
+            (f"files of views at {config.pipeline.store}", config.pipeline.store, published)
+        )
+    return [
+        name for name, folder, used in places if used and (is_remote(folder) or not folder.is_dir())
+    ]
 
 
 def open_records(config: Config, stream: Stream, records: Iterable[Record]) -> Iterator[Record]:

@@ -41,6 +41,7 @@ from penstock.definitions.views import STATEFUL_ANONYMIZERS
 from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog, Topic
 from penstock.eventlog.erasure import Keep, ask_to_forget, erase, is_asked
+from penstock.hadoop import is_remote
 from penstock.model.kinds import Event, Scenario, Stream, View
 from penstock.rights.dispatch.message import (
     Dispatched,
@@ -239,7 +240,7 @@ class ErasureService:
             ]  # fmt: skip
             if not views or secret is None:
                 continue
-            if stream.source is not None:
+            if stream.source is not None or is_remote(self._events.root):
                 reason = (
                     "entries of identifiers other than the subject, which records elsewhere tell"
                 )
@@ -258,6 +259,8 @@ class ErasureService:
         return _result([{"place": "vault", "entries": count}], remains)
 
     def _erase_log(self, case: _Case, stream: Stream) -> Result:
+        if is_remote(self._events.root):
+            return _result([])  # named by `_list_others`
         records = StreamRecords(stream, case.person, self._marks)
         topic, name = self._events.topic(stream.topic), f"event log of {stream.name}"
         keys = {case.person: records.needle}
@@ -320,7 +323,7 @@ class ErasureService:
                 remains.append(_remain(stream.name, "files of a folder that others write"))
         remains += [
             _remain(name, "a topic of the event log that no definition describes")
-            for name in self._events.topics()
+            for name in (() if is_remote(self._events.root) else self._events.topics())
             if name not in declared
         ]
         folder = self._config.pipeline.folder
@@ -429,13 +432,18 @@ class ErasureService:
         self._vault.delete(sorted(trace.tokens))
         erased = list[Mapping[str, Any]]()
         folder = self._config.pipeline.folder / view.name
-        if view.format != "topic":
+        at_store = is_remote(self._config.pipeline.files)
+        if view.format != "topic" and at_store:
+            remains.append(_remain(name, ABSENT))
+        elif view.format != "topic":
             made = erase_files(folder, trace, case.keep)
             erased.append({"place": name, "rows": made.rows, "files": made.files})
         elif next((folder / "data").glob("*"), None) is not None:
             remains.append(_remain(name, "files on their way to its topic, or from before it"))
         topic = self._events.topic(view.topic)
-        if _is_at_kafka(stream):
+        if is_remote(topic.folder) and not _is_at_kafka(stream):
+            remains += [_remain(name, ABSENT)] if view.format == "topic" else []
+        elif _is_at_kafka(stream):
             if view.format == "topic":
                 remains.append(self._remain_at_kafka(view.topic))
         elif view.format == "topic" or topic.segments():  # or had one before it was changed
@@ -503,7 +511,8 @@ class ErasureService:
     def _scan(self, case: _Case) -> Result:
         config = self._config
         folders = (config.data, config.pipeline.event_log, config.pipeline.folder)
-        report = scan([it for it in folders if it.is_dir()], case.person, case.keep)
+        here = [it for it in folders if not is_remote(it) and it.is_dir()]
+        report = scan(here, case.person, case.keep)
         remains = [
             _remain(place, "the name stands there, in what is not the person's record, or as a "
                     "word like others", count)

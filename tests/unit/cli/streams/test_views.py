@@ -138,8 +138,7 @@ def test_what_was_published_and_what_was_not_can_be_read(
     (staged / "data").mkdir()
     rows = pa.table({"pid": [None], "name": ["Ott"]})
     pyarrow.parquet.write_table(rows, staged / "data" / "part-0.parquet")
-    (staged / "dead" / "letters.jsonl").write_text('{"offset": 1, "reason": "no JSON"}\n')
-    writer.commit(Commit(0, "p", totals=Totals(2, 1, 1)))
+    writer.commit(Commit(0, "p", totals=Totals(2, 1, 1)), [{"offset": 1, "reason": "no JSON"}])
     writer.close()
     assert _json(capsys, "read", "nurse") == [{"pid": None, "name": "Ott"}]
     assert _json(capsys, "read", "doctor") == []
@@ -229,9 +228,9 @@ def test_beside_private_figures_commands_count_in_thousands(
     stream["fields"] = REQUIREMENTS["globalConfig"]["dataSchema"]["fields"]  # type: ignore[index]
     writer = ViewWriter(tmp_path / "penstock-data" / "views" / "nurse")
     writer.open()
-    letters = [json.dumps({"offset": n, "reason": "late"}) for n in range(1234)]
-    (writer.stage() / "dead" / "letters.jsonl").write_text("\n".join(letters) + "\n")
-    writer.commit(Commit(0, "p", held=17, totals=Totals(2999, 1748, 1234)))
+    letters = [{"offset": n, "reason": "late"} for n in range(1234)]
+    writer.stage()
+    writer.commit(Commit(0, "p", held=17, totals=Totals(2999, 1748, 1234)), letters)
     writer.close()
 
     def counts() -> list[int]:
