@@ -49,7 +49,7 @@ def _take_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _limited(read: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -208,7 +208,7 @@ def test_a_service_is_registered_fails_and_is_redriven(
         page.get_by_label("Where", exact=True).fill("ftp://wrong")
         page.get_by_label("Why; for the data officer").fill("we mail to people")
         page.get_by_role("button", name="Ask the data officer").click()
-        expect(page.get_by_role("alert")).to_contain_text("is no address")
+        expect(page.get_by_role("alert")).to_contain_text("is not an address")
         owner.check_accessibility("the form of a service with a problem")
         page.get_by_label("Where", exact=True).fill(service.uri)
         page.get_by_label("How often telling it is tried again").fill("0")

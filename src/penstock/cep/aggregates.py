@@ -18,7 +18,6 @@ from typing import Any, Final, TypeAlias
 from typing_extensions import override
 
 from penstock.cep.accumulators import Accumulator, make_accumulator
-from penstock.cep.aggregate_outputs import AggregateOutput, RowDelta
 from penstock.cep.context import (
     FIELD_OF_ROOT,
     NEVER,
@@ -33,7 +32,14 @@ from penstock.cep.context import (
     unpack_key,
     unpack_row,
 )
-from penstock.cep.operators import NO_ROWS, Detections, Feed, OperatorNode
+from penstock.cep.operators import (
+    NO_ROWS,
+    AggregateOutput,
+    Detections,
+    Feed,
+    OperatorNode,
+    RowDelta,
+)
 from penstock.cep.program import Aggregate, AggregateValue
 from penstock.lang import INT
 from penstock.lang.scalars import DAY, UNIVERSAL, Days

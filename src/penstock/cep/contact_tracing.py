@@ -16,9 +16,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from penstock.cep.aggregate_outputs import AggregateOutput
 from penstock.cep.context import FIELD_OF_ROOT, EngineContext, ErasedPeople, Row, Values
-from penstock.cep.operators import NO_ROWS, Detections, Feed, OperatorNode, Rows
+from penstock.cep.operators import NO_ROWS, AggregateOutput, Detections, Feed, OperatorNode, Rows
 from penstock.cep.presence import Presence
 from penstock.cep.program import Aggregate, Meetings, Operator, Refine, Visits
 from penstock.lang.tree import Node as Tree

@@ -320,7 +320,7 @@ def _pack_strange(value: Any) -> Any:
         return sorted(map(pack, value))
     packed = pack(value)
     if packed is value:
-        raise TypeError(f"{type(value).__name__} is no value of events")
+        raise TypeError(f"{type(value).__name__} is not a value of events")
     return packed
 
 

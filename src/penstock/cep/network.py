@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from penstock.cep.aggregate_outputs import AggregateOutput
 from penstock.cep.aggregates import AggregateNode
 from penstock.cep.contact_tracing import (
     DailySumsNode,
@@ -25,6 +24,7 @@ from penstock.cep.contact_tracing import (
 from penstock.cep.context import EngineContext
 from penstock.cep.joins import JoinNode
 from penstock.cep.operators import (
+    AggregateOutput,
     Feed,
     IterateNode,
     LatestNode,

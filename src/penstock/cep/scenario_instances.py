@@ -139,7 +139,8 @@ class ScenarioInstance:
             if self.scenario.involves is not None:
                 fix = "let the scenario's subject_filter involve it in a case of its own"
             raise UsageError(
-                f"{quote(subject)} is no subject of scenario {quote(self.scenario.name)}", fix=fix
+                f"{quote(subject)} is not a subject of scenario {quote(self.scenario.name)}",
+                fix=fix,
             )
         check_hold(situation, hold)
 

@@ -31,7 +31,7 @@ PIDS = "pids.json"
 folder_option = click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where it keeps its data; else dev-kafka in the data folder.",
+    help="Where it keeps its data; default: dev-kafka in the data folder.",
 )
 
 
@@ -52,7 +52,7 @@ def kafka() -> None:
 def start(folder: Path | None, brokers: int, as_json: bool) -> None:
     """Start a cluster in the background, and wait until it is ready.
 
-    What it holds stays in its folder: start it again to go on.
+    Its data stays in its folder: start it again to go on.
     """
     from penstock.components import KafkaCluster
 
@@ -73,7 +73,7 @@ def start(folder: Path | None, brokers: int, as_json: bool) -> None:
 @folder_option
 @json_option
 def stop(folder: Path | None, as_json: bool) -> None:
-    """End the cluster in order; what it holds stays."""
+    """Stop the cluster in order; its data is kept."""
     from penstock.components.kafka import end_processes
 
     place = _place(folder)
@@ -174,7 +174,7 @@ READABLE = 0o644
 def init(ctx: click.Context, force: bool, as_json: bool) -> None:
     """Write a commented penstock.yaml and the keys it names.
 
-    Every setting stands in it with its default and its meaning. An existing file is kept
+    The file lists every setting with its default and its meaning. An existing file is kept
     unless --force is given; an existing key is always kept.
     """
     from penstock.config import FILE_NAME, load
@@ -259,7 +259,7 @@ def _make_data(config: Config) -> list[str]:
     "--file",
     "path",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file; else gateway.authentication.passwords of penstock.yaml.",
+    help="The password file; default: gateway.authentication.passwords of penstock.yaml.",
 )
 @click.option("--client-ids", default="", metavar="ID,ID*", help="Further client identifiers.")
 @click.option("--remove", is_flag=True, help="Remove the user.")
@@ -297,7 +297,7 @@ def password(user: str, path: Path | None, client_ids: str, remove: bool, as_jso
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Report what is installed, what is missing, and how to fix it.
 
-    The exit code is 0 if everything is there that the configured parts need, else 3.
+    The exit code is 0 if everything that the configured parts need is there, else 3.
     """
     from penstock.supervisor.installation_checks import run_checks
     from penstock.supervisor.parts import configured_parts

@@ -40,7 +40,9 @@ COLOURS = {
 
 
 @click.command("up")
-@click.option("-d", "--detach", is_flag=True, help="Return when the parts run; they go on.")
+@click.option(
+    "-d", "--detach", is_flag=True, help="Return when the parts are running; they keep running."
+)
 @json_option
 @click.pass_context
 def up(ctx: click.Context, detach: bool, as_json: bool) -> None:
@@ -349,7 +351,8 @@ def console_command() -> None:
 def run_console(as_json: bool) -> None:
     """Run the console until Ctrl-C or SIGTERM.
 
-    While nobody administers, it prints a link to make the first account: good once, for an hour.
+    While nobody administers, it prints a link to create the first account: valid once, for an
+    hour.
     `penstock up` runs it where `parts` names it. With --json the log is JSON, one entry per line.
     """
     from penstock.telemetry import configure, install_hooks
@@ -373,7 +376,7 @@ def run_console(as_json: bool) -> None:
 @console_command.command("link")
 @json_option
 def make_console_link(as_json: bool) -> None:
-    """Print a link to make the first account: good once, for an hour, while nobody administers."""
+    """Print a link to create the first account: valid once, for an hour, if nobody administers."""
     from penstock.console.desk import Desk
     from penstock.errors import UsageError
 
@@ -383,7 +386,7 @@ def make_console_link(as_json: bool) -> None:
         desk.follower.wait_for(0, ANSWER_SECONDS)
         if desk.has_administrator():
             raise UsageError(
-                "somebody administers already",
+                "there is an administrator already",
                 fix="sign in, or set a password with `penstock password`",
             )
         link = f"{config.console.address}/first?link={desk.sessions.make_link()}"
@@ -392,7 +395,7 @@ def make_console_link(as_json: bool) -> None:
 
 @click.group("server")
 def server() -> None:
-    """Let front ends and services hand in and answer privacy requests over the network."""
+    """Serve the API through which front ends submit privacy requests and services answer them."""
 
 
 @server.command("run")

@@ -191,7 +191,7 @@ def parse_address(to: str) -> tuple[str, int]:
             return parts.hostname, parts.port or 1883
     except ValueError:
         pass
-    raise UsageError(f"{quote(to)} is no address of a gateway", fix="write mqtt://HOST:PORT")
+    raise UsageError(f"{quote(to)} is not an address of a gateway", fix="write mqtt://HOST:PORT")
 
 
 def connect(
@@ -275,12 +275,12 @@ def asking_consent(name: str, *, required: bool) -> Callable[[Function], Functio
     """Return what adds the options that say who asks about people's choices."""
 
     def add(function: Function) -> Function:
-        about = "Who asks: a user with the right."
+        about = "The user who asks; must have the right."
         named = click.option("--as", name, required=required, metavar="USER", help=about)
         proved = click.option(
             "--password-file",
             type=click.Path(path_type=Path),
-            help="The file that holds the user's password, of mode 0600; else it is asked for.",
+            help="A file of mode 0600 that holds the user's password; default: ask for it.",
         )
         return named(proved(function))
 

@@ -211,7 +211,7 @@ class Notation:
             or any(mark in purpose for mark in marks)
         ):
             raise NotationError(
-                f"{quote(purpose)} is no purpose",
+                f"{quote(purpose)} is not a purpose",
                 fix="use a path such as marketing/individualized, of at most "
                 f"{_PURPOSE_LIMIT} characters, without {' '.join(sorted(marks))}",
             )

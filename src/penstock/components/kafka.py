@@ -72,7 +72,7 @@ class KafkaCluster(processes.Server):
     ) -> None:
         if not 1 <= brokers <= MOST_BROKERS:
             raise UsageError(
-                f"{brokers} is no number of brokers", fix=f"choose 1 to {MOST_BROKERS}"
+                f"{brokers} is not a number of brokers", fix=f"choose 1 to {MOST_BROKERS}"
             )
         self._temporary = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="penstock-kafka-"))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def _check_socket(path: Path) -> Path:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,80}", path.name):
         raise wrong(
-            f"{path.name!r} is no name for a socket",
+            f"{path.name!r} is not a name for a socket",
             "use at most 80 letters, digits, dots, dashes and underscores",
         )
     return path
@@ -159,7 +159,7 @@ def _check_bootstrap(text: str) -> str:
         bare = host.removeprefix("[").removesuffix("]")
         if not colon or not bare or not port.isdecimal() or not 0 < int(port) <= PORT_LIMIT:
             raise wrong(
-                f"{address!r} is no address of a broker",
+                f"{address!r} is not an address of a broker",
                 "write HOST:PORT, several with commas between",
             )
     return ",".join(addresses)

@@ -120,7 +120,7 @@ class Credentials:
                 f"the password has fewer than {SHORTEST} characters", fix="choose a longer one"
             )
         if desk.has_administrator():
-            raise DeniedError("somebody administers already", fix="sign in, or ask them")
+            raise DeniedError("there is an administrator already", fix="sign in, or ask them")
         file = self._open_file()
         if file is not None:
             file.load()

@@ -132,7 +132,7 @@ def check_attributes(
 def check_objects(
     shapes: Iterable[kinds.ObjectShape], definitions: Mapping[Key, Definition]
 ) -> Found:
-    """Yield attributes that are not declared, and levels that are no text."""
+    """Yield attributes that are not declared, and levels that are not text."""
     declared = _declared(definitions, "o")
     for shape in shapes:
         for name in shape.levels.values():

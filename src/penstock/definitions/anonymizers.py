@@ -71,7 +71,7 @@ class StatefulAnonymizer(Part):
                 message = f"{self.name} does not take {quote(key)}, which is {found.type}"
                 yield Problem(where, message, f"it takes {', '.join(sorted(takes))}")
             elif key in keys[:index]:
-                yield Problem(where, f"{quote(key)} stands there twice", "name each field once")
+                yield Problem(where, f"{quote(key)} is listed twice", "name each field once")
 
 
 class WindowAnonymizer(StatefulAnonymizer):

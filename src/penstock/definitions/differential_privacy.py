@@ -114,7 +114,7 @@ class Grouping(Part):
     def _check_values(self) -> Self:
         twice = [value for value, count in Counter(self.values).items() if count > 1]
         if twice:
-            raise ValueError(f"{quote(twice[0])} stands there twice → name each value once")
+            raise ValueError(f"{quote(twice[0])} is listed twice → name each value once")
         return self
 
 
@@ -246,7 +246,7 @@ class DifferentialPrivacy(StatefulAnonymizer):
             message = "windows that overlap would tell of a record more than once"
             yield Problem("epsilon", message, "leave the window's advance out")
         if self.renew is not None and self.renew % window.size:
-            message = f"renew is no multiple of the window's size, {window.size} ms"
+            message = f"renew is not a multiple of the window's size, {window.size} ms"
             yield Problem("renew", message, "let a period hold whole windows")
 
     def output(self, schema: Schema) -> Schema:  # noqa: ARG002

@@ -165,7 +165,7 @@ def _document(
     for field, example in (("kind", "reservation"), ("name", "home/#")):
         value = body.pop(field, None)
         if not isinstance(value, str) or not value:
-            shown = f"is {quote(value)}, which is no text" if value is not None else "is missing"
+            shown = f"is {quote(value)}, which is not text" if value is not None else "is missing"
             problems.append(
                 Problem(place, f"the field {field!r} {shown}", f"write {field}: {example}")
             )

@@ -214,7 +214,7 @@ class SchemaReshaping:
         """Return what leaves, or why nothing does."""
         content = message.content
         if content is None:
-            return "the payload is no JSON object"
+            return "the payload is not a JSON object"
         row: Mapping[str, Any] = content
         if self._dates:
             row = read = dict(content)

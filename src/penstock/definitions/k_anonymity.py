@@ -93,7 +93,7 @@ class Ranged(Part):
             for bound in (low, high):
                 if not isinstance(bound, str) or read_text(FieldType.DATE, bound) is None:
                     raise ValueError(
-                        f"{bound!r} is no date → write both as 2000-01-31, or as numbers"
+                        f"{bound!r} is not a date → write both as 2000-01-31, or as numbers"
                     )
             if self.bucket_size is not None and not float(self.bucket_size).is_integer():
                 raise ValueError(
@@ -197,7 +197,7 @@ class Sensitive(Ranged):
                 "give values, or hierarchy, or min, max and bucket_size → exactly one of these"
             )
         if len(set(self.values)) != len(self.values):
-            raise ValueError("a value stands there twice → name each once")
+            raise ValueError("a value is listed twice → name each once")
         return self
 
     def listed(self, hierarchies: Hierarchies) -> Iterable[str]:
@@ -261,7 +261,7 @@ class KAnonymization(StatefulAnonymizer):
         for index, quasi in enumerate(self.quasi_identifiers):
             place = f"quasi_identifiers[{index}]"
             if quasi.key in self.keys or quasi.key in names[:index]:
-                yield Problem(place, f"{quote(quasi.key)} stands there twice", "name it once")
+                yield Problem(place, f"{quote(quasi.key)} is listed twice", "name it once")
             else:
                 yield from quasi.check(schema, hierarchies, place)
 
@@ -287,7 +287,7 @@ class KAnonymization(StatefulAnonymizer):
         return tuple(name for name in schema if name not in self.keys)
 
     def output(self, schema: Schema) -> Schema:
-        """Generalized fields are texts; identifiers become `*`, or null where they are no text."""
+        """Generalized fields are texts; identifiers become `*`, or null where they are not text."""
         fields = dict(schema)
         for key in self.keys:
             text = fields[key].type is FieldType.STRING

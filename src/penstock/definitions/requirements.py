@@ -104,7 +104,7 @@ def read_requirements(
     data = source.data
     if not isinstance(data, dict) or not {"globalConfig", "streamProperties"} <= data.keys():
         fix = "give a file with globalConfig and streamProperties, or use `penstock apply`"
-        raise InvalidError(name, [Problem(name, "this is no requirements file", fix)])
+        raise InvalidError(name, [Problem(name, "this is not a requirements file", fix)])
     found = Requirements(source)
     given = data["globalConfig"]
     reader = _Reader(found, given if isinstance(given, dict) else {}, subject, log)
@@ -172,7 +172,7 @@ class _Reader:
             name = f"{NAMELESS}-{index}"
         listed = item.get("anonymizers", [])
         if not isinstance(listed, list):
-            self._found.complain((*root, "anonymizers"), "this is no list of anonymizers")
+            self._found.complain((*root, "anonymizers"), "this is not a list of anonymizers")
             listed = []
         windows: list[dict[str, Any]] = []
         anonymizers: list[dict[str, Any]] = []

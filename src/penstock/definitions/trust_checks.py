@@ -38,7 +38,7 @@ def check_event_types(
         reason = registry.object_to(it)
         if reason is not None:
             fix = "ask its issuer for the type as it was signed, and for those behind it"
-            yield it.key, Problem("signature", f"the event type is not believed: {reason}", fix)
+            yield it.key, Problem("signature", f"the event type is not trusted: {reason}", fix)
     if len(registry) < len(known):
         yield from _find_twins(known)
 

@@ -192,7 +192,9 @@ class EventLog:
     def topic(self, name: str) -> Topic:
         """Return a topic; it need not have records yet."""
         if name in {"", ".", ".."} or "/" in name or "\0" in name:
-            raise UsageError(f"{quote(name)} is no name for a topic", fix="use letters and digits")
+            raise UsageError(
+                f"{quote(name)} is not a name for a topic", fix="use letters and digits"
+            )
         return Topic(self.root / name)
 
     def topics(self) -> list[str]:

@@ -135,7 +135,7 @@ class SchemaRegistry:
         except OSError as error:
             raise failed(str(getattr(error, "reason", error))[:REASON_LIMIT]) from None
         except (ValueError, RecursionError):
-            raise failed("its answer is no JSON") from None
+            raise failed("its answer is not JSON") from None
 
 
 def subject_of(topic: str) -> str:

@@ -67,7 +67,7 @@ def detect(
             line = file.readline(LONGEST_LINE)
     except LookupError:
         raise UsageError(
-            f"{quote(known)} is no encoding", fix="name one such as utf-8, cp1252 or utf-16"
+            f"{quote(known)} is not an encoding", fix="name one such as utf-8, cp1252 or utf-16"
         ) from None
     except UnicodeError:
         raise _refuse_encoding(path, known) from None

@@ -6,7 +6,7 @@
 Rules that hold here:
 - `feed` takes streams of JSON values in the event log: nobody would read it elsewhere. A file must
   have every field that the stream requires, and no line that is none, else nothing of it is fed;
-  columns that the stream does not have are left out. A cell that is no value of its field's type
+  columns that the stream does not have are left out. A cell that is not a value of its field's type
   goes on as text, so that its record becomes a dead letter of each view, with the reason. Memory
   is bounded by a block of the file, whatever its size. CSV may be written in other encodings, with
   other delimiters and without a header (`dialects`).

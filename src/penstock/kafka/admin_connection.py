@@ -331,7 +331,7 @@ class AdminConnection(ExitStack):
 
     def _nonsense(self) -> UnavailableError:
         return UnavailableError(
-            f"what answers at {self._address} is no Kafka broker, or wants TLS",
+            f"what answers at {self._address} is not a Kafka broker, or wants TLS",
             fix="check kafka.bootstrap and kafka.security",
         )
 

@@ -206,7 +206,7 @@ class Administration:
                 sources = [name for name in included if removed in access.own_access(name)]
                 raise UsageError(
                     f"{quote(role)} has {quote(str(removed))} by including {', '.join(sources)}",
-                    fix="remove it there, or include that role no more",
+                    fix="remove it there, or stop including that role",
                 )
             if not wanted:
                 raise UsageError(
@@ -359,7 +359,7 @@ def parse_permission(text: str, access: WantedAccess, *, allow: str = "read") ->
         known = {**views, **topics}
         if text not in known:
             raise UsageError(
-                f"{quote(text)} is no view, no stream and no topic of one",
+                f"{quote(text)} is not a view, a stream or a topic of one",
                 fix=f"define it first, or write topic:{text} or prefix:{text}",
             )
         kind, name = known[text]
@@ -368,7 +368,7 @@ def parse_permission(text: str, access: WantedAccess, *, allow: str = "read") ->
         return Permission.model_validate({**found, "allow": allow})
     except ValueError as error:
         raise UsageError(
-            f"{quote(text)} is no permission: {str(error).splitlines()[-1].strip()}",
+            f"{quote(text)} is not a permission: {str(error).splitlines()[-1].strip()}",
             fix="write view:NAME, stream:NAME, topic:NAME or prefix:TEXT",
         ) from None
 

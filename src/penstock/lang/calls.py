@@ -198,7 +198,7 @@ def _fold_timestamp(checker: NodeChecker, node: tree.Apply) -> tree.Node | None:
     if moment is None:
         checker.fault(
             argument.span,
-            f"{quote(argument.value)} is no timestamp",
+            f"{quote(argument.value)} is not a timestamp",
             'write it like "2026-03-01T08:00:00Z" or "2026-03-01T08:00:00.5+02:00"',
         )
         return None

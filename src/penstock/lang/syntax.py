@@ -172,7 +172,9 @@ def _read_string(text: str, opening: Span) -> Token:
     value = "".join(parts)
     span = Span(opening.start, at + 1)
     if not is_text(value):
-        raise FaultError(span, "the string holds half of a surrogate pair, which is no character")
+        raise FaultError(
+            span, "the string holds half of a surrogate pair, which is not a character"
+        )
     return Token(TokenKind.STRING, value, span)
 
 
@@ -197,7 +199,7 @@ def _read_escape(text: str, at: int) -> tuple[str, int]:
     if number > sys.maxunicode or not is_text(chr(number)):
         raise FaultError(
             Span(at, end),
-            f"{text[at:end]} is no character",
+            f"{text[at:end]} is not a character",
             r"write a character beyond \uFFFF as one escape, such as \U0001F600",
         )
     return chr(number), end

@@ -6,7 +6,7 @@
     record ─→ conform to the schema ─→ mask ─→ mask ─→ … ─→ record of the view, or Rejected
 
 Rules that hold here:
-- Both notations give the same mask. A parameter that stands there twice is a problem.
+- Both notations give the same mask. A parameter that is listed twice is a problem.
 - All problems are collected, each with its place, such as `anonymizers[0].bucket_size`.
 - The output of one mask is the input of the next, in type as well.
 - What leaves a chain has the fields of its schema and no others: a field that nobody
@@ -112,7 +112,7 @@ def split_anonymizer(
         lists = [lists]
     if not isinstance(lists, list | tuple) or not all(isinstance(it, Mapping) for it in lists):
         fix = "write [{keys: [FIELD]}, {bucket_size: 10}]"
-        problems.append(Problem(f"{place}.parameters", "this is no list of parameters", fix))
+        problems.append(Problem(f"{place}.parameters", "this is not a list of parameters", fix))
         return None
     parameters: dict[str, Any] = {}
     for part in (beside, *lists):

@@ -84,7 +84,7 @@ Schema: TypeAlias = Mapping[str, Field]
 """The fields of a record by name, in order."""
 
 Check: TypeAlias = Callable[[Any], Any]
-"""Returns the value as masks compute with it, or None where it is no value of the type."""
+"""Returns the value as masks compute with it, or None where it is not a value of the type."""
 
 
 def to_single(value: float) -> float:

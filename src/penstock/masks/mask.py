@@ -80,7 +80,7 @@ class Stage:
 def check_text(text: str) -> str:
     """Refuse a str without a UTF-8 form: Spark could not hold it."""
     if not is_text(text):
-        raise ValueError("it holds half of a surrogate pair, which is no text")
+        raise ValueError("it holds half of a surrogate pair, which is not text")
     return text
 
 
@@ -91,7 +91,7 @@ FieldName = Annotated[str, Parameter(min_length=1, max_length=MAX_NAME), AfterVa
 def _check_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
-        raise ValueError(f"{quote(twice[0])} stands there twice → name each field once")
+        raise ValueError(f"{quote(twice[0])} is listed twice → name each field once")
     return keys
 
 

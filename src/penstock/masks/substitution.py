@@ -88,7 +88,7 @@ def _check_pattern(text: str) -> str:
     try:
         compile_regex(text)
     except RegexError as error:
-        raise ValueError(f"it is no regular expression of RE2: {error}") from None
+        raise ValueError(f"it is not a regular expression of RE2: {error}") from None
     return text
 
 

@@ -138,7 +138,7 @@ def parse_grant(text: str) -> Grant:
         key, colon, value = piece.partition(":")
         key, value = key.strip(), value.strip()
         if not colon or not value or key in parts:
-            raise UsageError(f"{quote(piece.strip())} in a grant is no part of it", fix=_FIX)
+            raise UsageError(f"{quote(piece.strip())} in a grant is not a part of it", fix=_FIX)
         parts[key] = value
     resource: Resource = "network" if "network" in parts else "type"
     name = parts.pop(resource, "")
@@ -160,7 +160,7 @@ def _parse_actions(resource: Resource, text: str) -> frozenset[str]:
     unknown = sorted(found - ACTIONS[resource])
     if unknown:
         raise UsageError(
-            f"{quote(unknown[0])} is no action on a {resource}",
+            f"{quote(unknown[0])} is not an action on a {resource}",
             fix=f"write * or some of {', '.join(sorted(ACTIONS[resource]))}",
         )
     return found
@@ -176,7 +176,7 @@ def _parse_attributes(text: str) -> tuple[frozenset[str] | None, tuple[tuple[str
             every = True
             continue
         if not _ATTRIBUTE.fullmatch(shown):
-            raise UsageError(f"{quote(term.strip())} is no attribute of a grant", fix=_FIX)
+            raise UsageError(f"{quote(term.strip())} is not an attribute of a grant", fix=_FIX)
         name = _unescape(shown)
         if name in named:
             raise UsageError(f"the attribute {quote(name)} stands twice in a grant", fix=_FIX)
@@ -227,7 +227,7 @@ def _read(text: str) -> Value:
     if _NUMBER.fullmatch(text):
         return float(text) if "." in text else int(text)
     raise UsageError(
-        f"{quote(text)} is no value of a grant", fix="write a number, true, false, or 'text'"
+        f"{quote(text)} is not a value of a grant", fix="write a number, true, false, or 'text'"
     )
 
 

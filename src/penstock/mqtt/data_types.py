@@ -110,7 +110,7 @@ def encode_binary(data: bytes, what: str) -> bytes:
 def encode_packet_id(packet_id: int) -> bytes:
     """Encode a packet identifier."""
     if not 0 < packet_id <= FIELD_LIMIT:
-        raise UsageError(f"{packet_id} is no packet identifier", fix="use 1 to 65535")
+        raise UsageError(f"{packet_id} is not a packet identifier", fix="use 1 to 65535")
     return packet_id.to_bytes(2)
 
 
@@ -266,13 +266,13 @@ def _read_text(data: bytes, at: int) -> tuple[str, int]:
 def _read_topic(data: bytes, at: int) -> tuple[str, int]:
     topic, stop = _read_text(data, at)
     if (not topic or "#" in topic or "+" in topic) and stop <= len(data):  # MQTT5 3.3.2.3.5
-        raise TopicNameError("is no topic: it is empty or holds a wildcard")
+        raise TopicNameError("is not a topic: it is empty or holds a wildcard")
     return topic, stop
 
 
 def _write_topic(topic: str, name: str) -> bytes:
     if not topic or "#" in topic or "+" in topic:
-        raise UsageError(f"property {name} is no topic", fix="name one topic without wildcards")
+        raise UsageError(f"property {name} is not a topic", fix="name one topic without wildcards")
     return encode_text(topic, name)
 
 

@@ -75,10 +75,14 @@ class PublishProperties:
     correlation_data: bytes | None = None
     acceptable: bool = field(default=True, compare=False)
     """Whether every receiver accepts the texts that a client sent (MQTT5 1.5.4)."""
+    bound: bytes | None = field(default=None, init=False, compare=False)
+    """What of it is authenticated with a message, once somebody has worked that out."""
 
     def __repr__(self) -> str:
         # Values are the publisher's data and do not belong in logs.
-        given = [item.name for item in fields(self)[2:] if getattr(self, item.name) != item.default]
+        given = [
+            item.name for item in fields(self)[2:-1] if getattr(self, item.name) != item.default
+        ]
         return f"PublishProperties({', '.join(given)})"
 
 
@@ -189,7 +193,7 @@ class Publish:
     ) -> Publish:
         """Make a message to be sent, checking what the reader would have checked."""
         if not 0 <= qos <= _HIGHEST_QOS:
-            raise UsageError(f"{qos} is no QoS", fix="use 0, 1 or 2")
+            raise UsageError(f"{qos} is not QoS", fix="use 0, 1 or 2")
         if (qos == 0) != (packet_id == 0) or not 0 <= packet_id <= FIELD_LIMIT:
             raise UsageError(
                 f"packet identifier {packet_id} with QoS {qos}",

@@ -165,7 +165,7 @@ class Reader:
         properties: PropertyLists | None = None,
     ) -> None:
         if version not in ((None, V3, V5) if sender is Sender.CLIENT else (V3, V5)):
-            raise UsageError(f"{quote(version)} is no protocol version", fix="use V3 or V5")
+            raise UsageError(f"{quote(version)} is not a protocol version", fix="use V3 or V5")
         self.sender = sender
         self.version = version
         self.maximum_packet_size = maximum_packet_size

@@ -164,7 +164,7 @@ class Model:
             ) from None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UsageError(
-                f"{quote(path)} is no model of this version", fix="`penstock forecast train`"
+                f"{quote(path)} is not a model of this version", fix="`penstock forecast train`"
             ) from None
         return cls(data["weights"], data["intercept"], data["threshold"])
 

@@ -248,7 +248,7 @@ class CapabilityPart:
             return self._judge_empty(request, now)
         published = content = message.content
         if content is None:
-            return Verdict("the payload is no JSON object")
+            return Verdict("the payload is not a JSON object")
         reshapings: list[Reshaping] = []
         rules: list[str] = []
         for event_type, foreign in self._book.types_of(request.topic):
@@ -390,7 +390,7 @@ class Narrowing:
         del see
         content = message.content
         if content is None:
-            return "the payload is no JSON object"
+            return "the payload is not a JSON object"
         kept = {name: it for name, it in content.items() if name in self._seen}
         return Reshaped(to_json(kept))
 

@@ -13,7 +13,7 @@ Rules that hold here:
   by a level of the topic, by what the gateway adds (topic, publisher, a user property), else by
   the payload: in this order, as recording fills it.
 - What cannot be told is None, never a guess: a missing field, another type than the stream
-  declares, a payload that is no JSON object, a user property that stands twice.
+  declares, a payload that is not a JSON object, a user property that stands twice.
 - A topic may feed several streams: each tells of a person.
 - An opt-out acts as a prohibition that every message about the person carries for itself: a
   subscription for a related purpose does not get it, and neither does one without a purpose.

@@ -8,7 +8,7 @@ The fields of a stream are the type of its events: there is no second language o
 Rules that hold here:
 - An attribute is found as recording finds the field (`topic_mapping`): a level of the topic, what
   the gateway adds, else the payload. What has another type than declared is missing.
-- A subscriber sees topic, user properties and payload. Who published is no attribute: a filter
+- A subscriber sees topic, user properties and payload. Who published is not an attribute: a filter
   would tell whoever may not know.
 - What content filters see of a text is all of it, or nothing: a long one is missing, so that no
   message makes a filter dear.
@@ -259,7 +259,7 @@ class EventTypes:
 
 def _find_fault(event_type: EventType, message: Message | None) -> str | None:
     if message is None or message.content is None:
-        return "the payload is no JSON object"
+        return "the payload is not a JSON object"
     for attribute in event_type.attributes:
         if attribute.find(message) is not None:
             continue

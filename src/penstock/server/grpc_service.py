@@ -312,7 +312,7 @@ def _procedures_of_definitions(
             body = shapes.DefinitionShape.model_validate({"body": json.loads(given.json_text)}).body
         except (json.JSONDecodeError, RecursionError):
             raise UsageError(
-                "json_text is no JSON", fix="write the fields of the definition as a JSON object"
+                "json_text is not JSON", fix="write the fields of the definition as a JSON object"
             ) from None
         made = await operations.define(user, Document(given.kind, given.name, body))
         return shapes.ChangeShape.of(given.kind, made)

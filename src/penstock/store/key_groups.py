@@ -58,7 +58,7 @@ class Taken(NamedTuple):
     passed: int
     """For others, or known."""
     missed: int
-    """Groups that cannot be followed: something is missing, or this domain was put out."""
+    """Groups that cannot be followed: something is missing, or this domain was expelled."""
 
 
 class KnownTypes:

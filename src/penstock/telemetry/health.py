@@ -134,7 +134,7 @@ class Health:
     ) -> None:
         """Add a check; `liveness` where a restart of the process is what would help."""
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{quote(name)} is no name for a check", fix="use lower-case words")
+            raise UsageError(f"{quote(name)} is not a name for a check", fix="use lower-case words")
         if not 0 < timeout <= TIMEOUT_LIMIT:
             raise UsageError(
                 f"the check {quote(name)} cannot take {timeout:g} s",

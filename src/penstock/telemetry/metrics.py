@@ -173,7 +173,7 @@ CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 
 def _declare(name: str, kind: str, help_text: str, labels: dict[str, Sequence[str]]) -> Declaration:
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{quote(name)} is no metric name", fix="use penstock_<what>_<unit>")
+        raise UsageError(f"{quote(name)} is not a metric name", fix="use penstock_<what>_<unit>")
     if name in _catalogue:
         raise UsageError(f"the metric {quote(name)} is declared twice")
     for label, values in labels.items():

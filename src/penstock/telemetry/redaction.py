@@ -84,7 +84,7 @@ _allowed: dict[str, Shape] = {
 def allow(field: str, shape: Shape) -> None:
     """Put a field on the list; meant to be called while a module is imported."""
     if not _NAME.fullmatch(field):
-        raise UsageError(f"{quote(field)} is no name for a log field", fix="use snake_case")
+        raise UsageError(f"{quote(field)} is not a name for a log field", fix="use snake_case")
     if _NEVER.search(field):
         raise UsageError(
             f"the log field {quote(field)} sounds like a person or what they sent",

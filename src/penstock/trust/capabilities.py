@@ -287,7 +287,7 @@ def _write_block(link: Link) -> str:
     if not 0 < len(link.grants) <= GRANT_LIMIT:
         raise UsageError(f"a link has 1 to {GRANT_LIMIT} grants, not {len(link.grants)}")
     if not 0 <= link.refresh <= REFRESH_LIMIT:
-        raise UsageError(f"{link.refresh} s is no time to refresh in", fix="at most 366 days")
+        raise UsageError(f"{link.refresh} s is not a time to refresh in", fix="at most 366 days")
     if link.valid_from >= link.valid_until:
         raise UsageError("the capability ends before it begins", fix="swap its times")
     start, end = write_time(link.valid_from), write_time(link.valid_until)
@@ -433,7 +433,7 @@ def _unpack(text: str) -> tuple[str, bytes]:
     found = _TEXT.fullmatch(text) if len(text) <= SIZE_LIMIT else None
     if found is None:
         raise TrustError(
-            f"{quote(text, 40)} is no capability", fix="give the text that `penstock cert` wrote"
+            f"{quote(text, 40)} is not a capability", fix="give the text that `penstock cert` wrote"
         )
     try:
         padded = found[2] + "=" * (-len(found[2]) % 4)

@@ -131,7 +131,7 @@ def _verify(purpose: bytes, shape: dict[str, Any], signer: str) -> None:
 
 
 def _not_understood() -> KeyGroupError:
-    return KeyGroupError("it is no document of a key group", fix="`penstock keys` writes them")
+    return KeyGroupError("it is not a document of a key group", fix="`penstock keys` writes them")
 
 
 def _shape_welcome(welcome: Welcome) -> dict[str, Any]:

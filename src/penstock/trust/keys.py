@@ -47,10 +47,10 @@ def _framed(purpose: bytes, statement: Mapping[str, Any]) -> bytes:
 
 
 def check_key(text: str) -> str:
-    """Refuse what is no public key."""
+    """Refuse what is not a public key."""
     if not KEY.fullmatch(text):
         raise UsageError(
-            f"{quote(text)} is no public key",
+            f"{quote(text)} is not a public key",
             fix="write its 64 hexadecimal digits, as `penstock cert key` prints them",
         )
     return text

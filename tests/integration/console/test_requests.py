@@ -220,7 +220,7 @@ def test_a_refusal_says_why(console: ConsoleInstallation, officer: str, owner: s
     ("changed", "told"),
     [
         ({"name": "crm", "subjects": "user:pump"}, "is taken"),
-        ({"uri": "ftp://mail.example.org"}, "is no address"),
+        ({"uri": "ftp://mail.example.org"}, "is not an address"),
         ({"uri": "https://u:secret@mail.example.org"}, "password must not stand"),
         ({"control": "nothing"}, "nothing"),
         ({"delivery": "built-in", "uri": "penstock:erasure", "subjects": ""}, "built in"),

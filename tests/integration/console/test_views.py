@@ -9,6 +9,7 @@ import re
 import pytest
 
 from penstock.pipeline.control import Control
+from penstock.pipeline.sinks.commits import COMMITS, Commit, Totals
 from tests.support.console.installation import ConsoleInstallation
 from tests.support.store.installation import until
 
@@ -122,3 +123,36 @@ def test_records_that_are_none_are_refused(
 ) -> None:
     answer = console.act("/views/form", officer, **STEP, records=records, do="preview")
     assert told in answer.text
+
+
+def test_a_preview_tells_what_is_lost_and_risked(
+    console: ConsoleInstallation, officer: str
+) -> None:
+    records = "\n".join(
+        json.dumps({"patient": name, "heart_rate": rate})
+        for name, rate in (("Ada", 61), ("Ben", 64), ("Cleo", 71), ("Dan", 78))
+    )
+    form = {**STEP, "remove": "patient", "records": records, "do": "preview"}
+    page = html.unescape(console.act("/views/form", officer, **form).text)
+    figures = dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]+)", page))
+    # Of two bits about whom nothing is left, of two about the pulse one is: 60s or 70s.
+    assert figures["Information lost"].strip() == "75"
+    assert figures["Mean risk before"] == "1"
+    assert figures["Mean risk after"] == "0.50"
+
+
+def test_a_view_tells_its_losses_batch_by_batch(console: ConsoleInstallation, officer: str) -> None:
+    folder = Control(console.config.pipeline.folder).view("study").folder
+    folder.mkdir(parents=True, exist_ok=True)
+    totals = [Totals(), Totals(10, 8, 2, 2.0), Totals(20, 18, 2, 7.0), Totals(20, 18, 2, 7.0)]
+    lines = [
+        Commit(number, "plan", at=1_760_000_000_000 + number, totals=it).to_line()
+        for number, it in enumerate(totals)
+    ]
+    (folder / COMMITS).write_bytes(b"".join(lines) + b'{"torn')
+    page = console.data("/views/one.json?name=study", officer)
+    assert page["losses"] == [0.25, 0.5]
+    assert page["suppressed"] == [0.2, 0.0]
+    assert "batch by batch" in console.page("/views/one?name=study", officer)
+    stream = console.data("/views/stream.json?name=pulses", officer)
+    assert [it["name"] for it in stream["views"]] == ["study"]

@@ -66,7 +66,7 @@ def test_a_session_that_the_broker_has_forgotten_begins_anew(
             assert back.texts() == []
             # Plainly now: what this filter stood for before must not let it pass.
             back.subscribe("a/#", "!AP/b/HASH{other}")
-            writer.publish("a/2", b"no purpose", qos=1)
+            writer.publish("a/2", b"not a purpose", qos=1)
             writer.publish("b/2", b"free", qos=1)
             assert back.texts(1) == [("b/2", b"free")]
             assert stored(gateway) == [("a/#", None), ("b/#", "other")]

@@ -336,7 +336,7 @@ def test_what_cannot_work_is_refused_at_once(
         anonymize(frame, view="nurse", definitions=definitions, key=KEY, arrival="at")
     with pytest.raises(UsageError, match="field 'age' of its own"):
         anonymize(frame, view="nurse", definitions=definitions, key=KEY, rejected="age")
-    with pytest.raises(UsageError, match="0 is no number of shards"):
+    with pytest.raises(UsageError, match="0 is not a number of shards"):
         anonymize(frame, view="research", definitions=definitions, key=KEY, shards=0)
     with pytest.raises(UsageError, match="11 shards are too many"):
         anonymize(frame, view="research", definitions=definitions, key=KEY, shards=11)

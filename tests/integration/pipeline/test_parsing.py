@@ -37,7 +37,7 @@ NOT_READ = (
     "deep, without a name twice and with numbers of at most 1000 characters; or it is too long "
     "with what the gateway adds"
 )
-NO_OBJECT = "the record is no JSON object whose fields have the declared types"
+NO_OBJECT = "the record is not a JSON object whose fields have the declared types"
 
 
 def _wrong(name: str, kind: str) -> str:

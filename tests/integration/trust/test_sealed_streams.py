@@ -11,8 +11,19 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.mqtt import V3, Will
+from penstock.mqtt.codes import FAILURE
+from penstock.trust.sealed_messages import read_sealed
 from tests.support.commands import run_command
-from tests.support.trust.police import SIGHTING, STREAM, TOPIC, Police, connect, open_police
+from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.trust.police import (
+    SIGHTING,
+    STREAM,
+    TOPIC,
+    Police,
+    connect,
+    open_police,
+    wait_until,
+)
 
 pytestmark = pytest.mark.needs("mosquitto")
 
@@ -99,9 +110,10 @@ def test_an_expelled_domain_reads_nothing_that_comes_later(police: Police) -> No
         assert reader.texts(1)
         assert own.texts(1)
         groups = len({it["attribute"] for it in police.met.run("keys", "list")})
-        police.pito.run(
+        said = police.pito.run(
             "keys", "expel", police.charge.key, "-o", str(police.exchanged / "expelled.json")
         )
+        assert "still reads what was sealed before" in said["left"]
         assert police.pass_on("expelled.json", police.met)["taken"] == groups
         file = str(police.exchanged / "expelled.json")
         taken = run_command(police.charge.folder, "keys", "take", file, "--json")
@@ -191,3 +203,57 @@ def test_a_message_opens_with_the_properties_that_it_was_published_with_only(
             forger.publish(TOPIC, crossed.payload, qos=1, **properties)
         camera.publish(TOPIC, json.dumps(SIGHTING | {"speed": 1.0}).encode(), qos=1)
         assert [json.loads(text)["speed"] for _, text in own.texts(1)] == [1.0]
+
+
+def test_nothing_plain_is_on_the_brokers_disk_and_no_nonce_comes_twice(tmp_path: Path) -> None:
+    """Retained, queued and will messages, of two gateways of one domain, one begun anew."""
+    broker = MosquittoServer(tmp_path / "broker", persistent=True)
+    payload = json.dumps(SIGHTING).encode()
+    with ExitStack() as stack:
+        stack.enter_context(broker)
+        police = stack.enter_context(
+            open_police(broker, tmp_path, STREAM.format(sealed="attributes"))
+        )
+        police.met.settle()
+        settings = {"authentication": {"passwords": str(police.met.folder / "passwords")}}
+        trust = {"key_lead": "0s"}
+
+        def run_second() -> GatewayThread:
+            made = run_gateway(police.met.folder, broker.port, settings, trust=trust)
+            return stack.enter_context(made)
+
+        tap = connect(stack, broker.port, "tap")
+        tap.subscribe("cameras/#", qos=1)
+        sleeper = connect(stack, police.met.gateway.port, "sleeper", clean=False, expiry=3600)
+        # What a content filter asks for stays with the gateway; the broker keeps subscriptions.
+        asked = (("content-filter", "r.numberplate == 'AB12 CDE'"),)
+        assert sleeper.subscribe("cameras/+/sighting", qos=1, user=asked).reasons == (1,)
+        sleeper.vanish()
+        second = run_second()
+        ports = [police.met.gateway.port, second.port]
+        for number in range(2):
+            for at, port in enumerate(ports):
+                will = Will(TOPIC, payload, 1)
+                camera = connect(stack, port, f"camera-{number}-{at}", will=will)
+                wait_until(
+                    lambda camera=camera: (
+                        camera.publish(TOPIC, payload, qos=1, retain=True).reason  # type: ignore[misc]
+                        < FAILURE
+                    )
+                )
+                camera.vanish()
+            if not number:
+                second.stop()
+                ports[1] = run_second().port
+        crossed = [read_sealed(it) for _, it in tap.texts(8)]
+        assert len({(it.sealer, it.number) for it in crossed}) == 8
+        assert len({it.sealer for it in crossed}) == 3
+        # Mosquitto writes all that it keeps when it ends.
+        broker.stop()
+        held = b"".join(it.read_bytes() for it in (tmp_path / "broker").rglob("*.db"))
+        broker.start()
+    assert held.count(TOPIC.encode()) > 1
+    assert b"cameras/+/sighting" in held
+    assert held.count(crossed[0].head[:21]) >= 8
+    for value in ("AB12", "Oxford Street 100", "31.5", "numberplate", "location"):
+        assert value.encode() not in held

@@ -151,7 +151,7 @@ def test_only_the_manager_s_messages_are_taken() -> None:
         with pytest.raises(KeyGroupError, match="not signed by"):
             read_messages(data, MANAGER.key)
     for data in (b"", b"[]", b"[" * 100_000, signed[:-1]):
-        with pytest.raises(KeyGroupError, match="no document of a key group"):
+        with pytest.raises(KeyGroupError, match="not a document of a key group"):
             read_messages(data, MANAGER.key)
     assert read_messages(signed, MANAGER.key) == [sent]
 

@@ -86,7 +86,7 @@ def test_nobody_and_nothing_are_written_differently() -> None:
     ["", " x", "x ", "a{b", "a}", "a|b", "a,b", "a+", "#", "a\0", "a//b", "/a", "a" * 256],
 )
 def test_purposes_that_would_be_read_differently_are_refused(purpose: str) -> None:
-    with pytest.raises(NotationError, match="is no purpose"):
+    with pytest.raises(NotationError, match="is not a purpose"):
         NOTATION.subscription("a", purpose)
     with pytest.raises(NotationError):
         NOTATION.reservation("a", [purpose], [])

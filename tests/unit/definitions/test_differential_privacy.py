@@ -85,11 +85,11 @@ def test_the_view_has_times_groups_and_figures_and_nothing_else() -> None:
         ({"aggregates": [COUNT, {**COUNT, "name": "Patients"}]}, "two fields named 'Patients'"),
         ({"aggregates": [{**COUNT, "name": "window_end"}]}, "two fields named 'window_end'"),
         ({"groups": [{"key": "ward", "values": []}]}, "values"),
-        ({"groups": [{"key": "ward", "values": ["a", "a"]}]}, "'a' stands there twice"),
+        ({"groups": [{"key": "ward", "values": ["a", "a"]}]}, "'a' is listed twice"),
         ({"groups": [{"key": "age", "values": ["1"]}]}, "make it a text by a mask before"),
         ({"groups": [*WARDS, *WARDS]}, "two fields named 'ward'"),
         ({"groups": [{"key": "floor", "values": ["1"]}]}, "there is no field 'floor'"),
-        ({"renew": "90m"}, "renew is no multiple of the window's size"),
+        ({"renew": "90m"}, "renew is not a multiple of the window's size"),
         ({"delta": 1e-6}, "no such parameter"),
     ],
 )

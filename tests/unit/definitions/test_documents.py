@@ -101,7 +101,7 @@ when: s.age > 3
         ("kind: purpose\nname: a\n---\nkind: purpose\nname: a\n", "defined before at"),
         ("kind: purpose\nkind: policy\nname: a\n", "stands here a second time"),
         ("- 1\n", "this is not a document"),
-        ("kind: purpose\nname: 7\n", "is no text"),
+        ("kind: purpose\nname: 7\n", "is not text"),
         ("kind: [purpose\n", "this is not YAML"),
         ("kind: purpose\nname: !!python/object:os.system a\n", "is not known here"),
         ("a: &x [1]\nb: " + "[" * 80 + "]" * 80, "levels"),

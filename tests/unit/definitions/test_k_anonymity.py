@@ -153,7 +153,7 @@ def test_behind_anonymizers_that_are_none_nothing_is_made_up() -> None:
         ),
         ({"key": "age", "min": "2000-01-01", "max": "2001-01-01"}, "", "'age' is int, and"),
         ({"key": "born", "min": 1, "max": 9}, "", "write min and max as dates"),
-        ({"key": "born", "min": "2000-1-1", "max": "2001-01-01"}, "", "is no date"),
+        ({"key": "born", "min": "2000-1-1", "max": "2001-01-01"}, "", "is not a date"),
         ({"key": "born", "min": "2000-01-01", "max": "1999-01-01"}, "", "is not below max"),
         (
             {

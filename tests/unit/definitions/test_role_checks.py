@@ -115,7 +115,7 @@ def test_mutual_prerequisites_are_named_in_order() -> None:
         ),
         (
             "kind: appointment, name: a, credential: q, holder: 'user:a', valid_until: soon",
-            "is no timestamp",
+            "is not a timestamp",
         ),
         (f"{APPOINTED}, valid_until: '2026-01-01'", "with its offset"),
         (

@@ -62,7 +62,7 @@ def test_what_is_too_long_is_refused_and_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "/etc"])
 def test_names_that_lead_elsewhere_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(PenstockError, match="no name for a topic"):
+    with pytest.raises(PenstockError, match="not a name for a topic"):
         EventLog(tmp_path).topic(name)
 
 

@@ -44,7 +44,7 @@ def test_csv_becomes_json_of_the_streams_types(tmp_path: Path) -> None:
     assert feed(path, STREAM, topic) == (4, Dialect())
     assert _records(topic) == [
         {"pid": 1, "ins. co.": 'say "TK"\\', "hba1c": 7.5, "well": True},
-        # 007 is no JSON number: the record will be a dead letter, not another number.
+        # 007 is not JSON number: the record will be a dead letter, not another number.
         {"pid": "007", "ins. co.": "two\nlines", "hba1c": None, "well": None},
         {"pid": 2, "ins. co.": "", "hba1c": "high", "well": "maybe"},
         {"pid": -3, "ins. co.": "\x01", "hba1c": 50.0, "well": False},
@@ -151,7 +151,7 @@ def test_a_file_without_header_is_fed_when_that_is_said(tmp_path: Path) -> None:
     assert _records(topic) == ROWS
     with pytest.raises(UsageError, match="is not written in ascii"):
         path.write_bytes(b"\xfc;\n") and feed(path, STREAM, topic, CsvOptions("ascii"))
-    with pytest.raises(UsageError, match="'martian' is no encoding"):
+    with pytest.raises(UsageError, match="'martian' is not an encoding"):
         feed(path, STREAM, topic, CsvOptions("martian"))
 
 

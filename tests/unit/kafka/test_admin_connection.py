@@ -1,4 +1,4 @@
-"""What answers at an address and is no Kafka broker is told so, at once."""
+"""What answers at an address and is not a Kafka broker is told so, at once."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no Kafka broker"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "no Kafka broker"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a Kafka broker"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "not a Kafka broker"),
         (b"", "broke off"),
         (b"\0\0\0\x04", "broke off"),
-        (b"\0\0\0\x04\0\0\0\x09", "no Kafka broker"),
+        (b"\0\0\0\x04\0\0\0\x09", "not a Kafka broker"),
         (b"\0\0\0\x05\0\0\0\x01\0", "broke off"),
         (b"\0\0\0\x06\0\0\0\x01\0\x21", "does not let 'admin' in: it does not know that way"),
         (b"\0\0\0\x06\0\0\0\x01\x7f\xff", "error 32767"),

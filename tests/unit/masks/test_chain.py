@@ -78,7 +78,7 @@ def test_all_problems_of_a_list_are_told_at_once() -> None:
     assert list(map(str, caught.value.problems)) == [
         "anonymizers[0]: there is no row-wise mask 'supression' → did you mean 'suppression'?",
         "anonymizers[1].keys: the parameter is missing → add it: The fields to mask.",
-        "anonymizers[2].keys: 'a' stands there twice → name each field once",
+        "anonymizers[2].keys: 'a' is listed twice → name each field once",
         "anonymizers[2].bucket_size: the parameter is missing → add it: How wide each range is.",
         (
             "anonymizers[2].buckketSize: bucketizing has no such parameter "
@@ -86,7 +86,7 @@ def test_all_problems_of_a_list_are_told_at_once() -> None:
         ),
         "anonymizers[3]: the parameter 'keys' is given twice → leave one of them out",
         (
-            "anonymizers[4].parameters: this is no list of parameters "
+            "anonymizers[4].parameters: this is not a list of parameters "
             "→ write [{keys: [FIELD]}, {bucket_size: 10}]"
         ),
         "anonymizers[5]: this names no anonymizer → write {anonymizer: NAME, keys: [FIELD], …}",

@@ -115,7 +115,7 @@ def test_packet_identifier_0_is_a_protocol_error() -> None:
 
 @pytest.mark.parametrize("packet_id", [0, -1, 65_536])
 def test_packet_identifiers_out_of_range_are_not_written(packet_id: int) -> None:
-    with pytest.raises(UsageError, match="no packet identifier"):
+    with pytest.raises(UsageError, match="not a packet identifier"):
         encode_packet_id(packet_id)
 
 

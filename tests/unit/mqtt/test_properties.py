@@ -222,7 +222,7 @@ def test_no_properties_are_one_byte() -> None:
         (Properties(receive_maximum=0), PacketType.CONNECT, "'0'"),
         (Properties(subscription_identifiers=(0,)), PacketType.SUBSCRIBE, "'0'"),
         (Properties(session_expiry=1 << 32), PacketType.CONNECT, "session_expiry"),
-        (Properties(response_topic="a/#"), PacketType.PUBLISH, "no topic"),
+        (Properties(response_topic="a/#"), PacketType.PUBLISH, "not a topic"),
         (Properties(reason_string="x" * 65_536), PacketType.PUBACK, "65536 bytes"),
     ],
 )

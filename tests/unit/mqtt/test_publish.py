@@ -255,7 +255,7 @@ def test_changes_reach_the_wire() -> None:
         ({"topic": "a\0"}, "U\\+0000"),
         ({"topic": ""}, "empty"),
         ({"topic": "a" * 65_536}, "65536 bytes"),
-        ({"topic": "a", "qos": 3}, "3 is no QoS"),
+        ({"topic": "a", "qos": 3}, "3 is not QoS"),
         ({"topic": "a", "qos": 1}, "identifier 0 with QoS 1"),
         ({"topic": "a", "packet_id": 1}, "identifier 1 with QoS 0"),
         ({"topic": "a", "qos": 1, "packet_id": 65_536}, "65536"),

@@ -230,7 +230,7 @@ def test_a_model_is_kept_as_weights_and_nothing_else_is_taken_for_one(tmp_path: 
         json.dumps(data | {"threshold": float("nan")}),
     ):
         path.write_text(wrong)
-        with pytest.raises(UsageError, match="is no model of this version"):
+        with pytest.raises(UsageError, match="is not a model of this version"):
             Model.load(path)
     with pytest.raises(UnavailableError, match="cannot be read"):
         Model.load(tmp_path / "none.json")

@@ -104,7 +104,7 @@ def test_definitions_change_and_go() -> None:
 @pytest.mark.parametrize(
     ("adds", "match"),
     [
-        ({"properties": {"nobody": "who"}}, "no field"),
+        ({"properties": {"nobody": "who"}}, "not a field"),
         ({"properties": {"pid": "who"}, "publisher": "pid"}, "filled twice"),
         ({"properties": {"pid": ""}}, "at least 1"),
     ],

@@ -86,7 +86,7 @@ def test_attributes_of_a_message(filters: ContentFilters) -> None:
     assert found["temperature"] == pytest.approx(0.1)
     assert found["temperature"] != 0.1  # 32 bits, as in views
     assert (found["day"].isoformat(), found["at"].hour) == ("2026-01-02T00:00:00+00:00", 3)
-    # A level that this topic has not is nobody's to say; who published is no attribute.
+    # A level that this topic has not is nobody's to say; who published is not an attribute.
     assert "patient" not in read(filters, "clinic/vitals", said | lies)
     assert "who" not in found
 

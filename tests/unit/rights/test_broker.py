@@ -183,11 +183,11 @@ def test_a_service_answers_its_own_requests_alone(broker: PrivacyBroker) -> None
     [
         ("categories: [income]", "no category 'income'"),
         ("time_to_honor: 60d", "longer than the control allows"),
-        ("uri: ftp://crm.example/", "is no address"),
+        ("uri: ftp://crm.example/", "is not an address"),
         ("uri: https://me:secret@crm.example/", "password must not stand"),
-        ("uri: kafka:privacy.crm", "is no address"),
-        ("contact_email: 'a@b.example, c@d.example'", "no e-mail address"),
-        ("contact_mobile: '4711'", "no telephone number"),
+        ("uri: kafka:privacy.crm", "is not an address"),
+        ("contact_email: 'a@b.example, c@d.example'", "not an e-mail address"),
+        ("contact_mobile: '4711'", "not a telephone number"),
     ],
 )
 def test_a_subscriber_that_cannot_be_is_refused(change: str, words: str) -> None:
@@ -221,7 +221,7 @@ def test_a_place_has_the_form_of_its_delivery_and_names_no_host(
         return DefinitionSet.build(read_text(text).documents)
 
     assert build(good).get(ControlSubscriber, "crm") is not None
-    with pytest.raises(InvalidError, match="is no place for"):
+    with pytest.raises(InvalidError, match="is not a place for"):
         build(bad)
 
 
@@ -242,7 +242,7 @@ uri: penstock:erasure
         # Whoever acts for a service could say that it is done.
         ("name: own", "name: own\nsubjects: [user:eve]", "a built-in one has none"),
         ("delivery: built-in", "delivery: http", "has subjects"),
-        ("penstock:erasure", "penstock:anything", "is no place for built-in"),
+        ("penstock:erasure", "penstock:anything", "is not a place for built-in"),
     ],
 )
 def test_erasure_is_declared_for_deletions_and_nobody_acts_for_it(

@@ -116,7 +116,7 @@ def test_registration_is_checked() -> None:
     health.register("store", well)
     with pytest.raises(UsageError, match="registered already"):
         health.register("store", well)
-    with pytest.raises(UsageError, match="no name for a check"):
+    with pytest.raises(UsageError, match="not a name for a check"):
         health.register("Store of Alice", well)
     with pytest.raises(UsageError, match="cannot take"):
         health.register("slow", well, timeout=TIMEOUT_LIMIT * 2)

@@ -60,7 +60,7 @@ def test_the_catalogue_knows_what_was_declared() -> None:
 @pytest.mark.parametrize(
     ("name", "labels", "complaint"),
     [
-        ("moves", {}, "is no metric name"),
+        ("moves", {}, "is not a metric name"),
         ("penstock_test_moves", {}, "declared twice"),
         ("penstock_test_a", {"who": ("alice smith",)}, "'alice smith'"),
         ("penstock_test_b", {"who": ()}, "no usable list"),

@@ -67,5 +67,5 @@ def test_a_field_keeps_its_shape() -> None:
 
 
 def test_a_field_has_a_plain_name() -> None:
-    with pytest.raises(UsageError, match="no name for a log field"):
+    with pytest.raises(UsageError, match="not a name for a log field"):
         redaction.allow("a b", Shape.WORD)

@@ -48,5 +48,5 @@ def test_what_is_no_private_key_is_refused_without_quoting_it(pem: bytes) -> Non
 
 @pytest.mark.parametrize("text", ["", "0" * 63, "G" * 64, "A" * 64])
 def test_what_is_no_public_key_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no public key"):
+    with pytest.raises(UsageError, match="not a public key"):
         check_key(text)

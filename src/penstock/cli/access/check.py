@@ -71,16 +71,27 @@ def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
     "--attribute", "-a", multiple=True, metavar="NAME=JSON", help="An attribute of the subject, s."
 )
 @click.option(
-    "--object", "-o", "about", multiple=True, metavar="NAME=JSON", help="An attribute of o."
+    "--object",
+    "-o",
+    "about",
+    multiple=True,
+    metavar="NAME=JSON",
+    help="An attribute of the object, o.",
 )
-@click.option("--environment", "-e", multiple=True, metavar="NAME=JSON", help="An attribute of e.")
+@click.option(
+    "--environment",
+    "-e",
+    multiple=True,
+    metavar="NAME=JSON",
+    help="An attribute of the environment, e.",
+)
 @click.option("--publisher", metavar="USER", help="The user who published what is read.")
 @click.option(
     "--role",
     "roles",
     multiple=True,
     metavar="NAME",
-    help="A role that the session chooses; without, all that activate.",
+    help="Activate only this role in the session; default: all that can be activated.",
 )
 @situation_option
 @data_subject_options
@@ -111,12 +122,11 @@ def command(
 ) -> int:
     """Ask whether a subject may read or write a topic or a view, and why.
 
-    The subject may be a real or a hypothetical one: attributes given with -a go before
-    those that are defined, and so do those of the object. Emergencies are those that hold
-    now, as the gateway that detects knows them; --situation supposes others. What people opted
-    out of counts where --data-subject says whom the message is about. About Kafka (--view,
-    --kafka-topic) the roles of the user decide. The exit code is 0 if it is allowed, 1 if it is
-    denied.
+    The subject may be real or hypothetical: attributes given with -a and -o override those that
+    are defined for the subject and the object. Emergencies are those that hold now, as the gateway
+    that detects them knows; --situation supposes others. Opt-outs count if --data-subject says
+    whom the message is about. At Kafka (--view, --kafka-topic) the roles of the user decide. The
+    exit code is 0 if access is allowed, 1 if it is denied.
     """
     choose_subject(topic, view, kafka_topic)
     if topic is None:
@@ -263,7 +273,7 @@ def _parse_payload(text: str) -> Mapping[str, Any]:
     payload = read_object(text.encode("utf-8", "surrogateescape"))
     if payload is None:
         raise UsageError(
-            f"the payload {quote(text)} is no JSON object, or a name occurs twice in it",
+            f"the payload {quote(text)} is not a JSON object, or a name occurs twice in it",
             fix="""write --payload '{"pulse": 80}'""",
         )
     return payload

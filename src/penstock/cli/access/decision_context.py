@@ -104,8 +104,8 @@ def situation_option(function: Function) -> Function:
         "--situation",
         multiple=True,
         metavar="SCENARIO/SUBJECT=SITUATION",
-        help="Suppose that an emergency scenario's subject is in this situation, and nobody else "
-        "in any; `none`: that nobody is. Else those count that hold now.",
+        help="Suppose that the scenario's subject is in this situation, and nobody else in "
+        "any; `none`: nobody is. Default: the situations that hold now.",
     )(function)
 
 
@@ -166,7 +166,7 @@ def render_seen(console: Console, known: KnownSituations, witness: RecordedSitua
         if _is_seen(it, witness.seen):
             console.print(Text(f"{it} ({known.source})"))
     if known.trouble:
-        console.print(Text(f"situations are not known: {known.trouble}", "yellow"))
+        console.print(Text(f"the current situations are unknown: {known.trouble}", "yellow"))
 
 
 def _is_seen(held: Held, seen: Mapping[tuple[str, str | None], tuple[str, ...]]) -> bool:
@@ -198,8 +198,8 @@ def data_subject_options(function: Function) -> Function:
     named = click.option(
         "--data-subject",
         metavar="PERSON",
-        help="Whom messages are about, as streams name them: what they opted out of counts. "
-        "Needs --as.",
+        help="The person whom messages are about, as streams name them; their opt-outs "
+        "count. Needs --as.",
     )
     return named(asking_consent("asker", required=False)(function))
 

@@ -58,9 +58,9 @@ def command(
 ) -> None:
     """Say which rules apply to TOPIC: who can see it, for which purposes, and why.
 
-    Of emergency policies it is said which situations that they need hold now, of a person the
-    purposes that are prohibited for messages about them. Of a view or a topic at Kafka (--view,
-    --kafka-topic) it is said which roles and users may read and write it.
+    For emergency policies it shows which of the situations that they need hold now, for a person
+    which purposes are prohibited for messages about them, and for a view or a topic at Kafka
+    (--view, --kafka-topic) which roles and users may read and write it.
     """
     from penstock.definitions.authorizer import authorizer_of
     from penstock.model.topics import check_topic
@@ -233,7 +233,7 @@ def _render(console: Console, data: dict[str, Any]) -> None:
     _render_interaction(console, data["interaction"])
     _render_foreign(console, data["foreign_types"])
     if data["situations"]["trouble"]:
-        trouble = f"situations are not known: {data['situations']['trouble']}"
+        trouble = f"the current situations are unknown: {data['situations']['trouble']}"
         console.print(Text(trouble, "yellow"))
     console.print(f"under epoch {data['epoch']}", style="dim")
 

@@ -46,8 +46,10 @@ NO_PURPOSE: Final = "none"
 @click.option(
     "--payload", default="{}", metavar="JSON", help="Fields of the example that are not made up."
 )
-@click.option("--publisher", metavar="USER", help="Who publishes the examples; else nobody known.")
-@click.option("--all", "everything", is_flag=True, help="Show who sees nothing, too.")
+@click.option(
+    "--publisher", metavar="USER", help="Who publishes the examples; default: nobody known."
+)
+@click.option("--all", "everything", is_flag=True, help="Also show who sees nothing.")
 @click.option(
     "--html",
     "page",
@@ -69,10 +71,10 @@ def command(
 ) -> None:
     """Show who sees which attribute of which stream, for which purpose, in which situation.
 
-    Each row is what a gateway does with an example message of the stream, masks and
-    transformations included, and with what it is turned into on publication, or what a view leaves
-    of it for those who may read the view at Kafka. In a situation it is the people of the example
-    who are in it. Opt-outs are not looked at: ask `check` about a person.
+    Each row shows what a gateway delivers of an example message of the stream, after masks and
+    transformations on publication and on delivery, or what a view leaves of it for those who may
+    read the view at Kafka. In a situation, the people of the example are in it. Opt-outs are not
+    considered: ask `check` about a person.
     """
     from penstock.definitions.access_matrix import Question, make_examples, make_matrix
     from penstock.definitions.authorizer import authorizer_of
@@ -80,7 +82,7 @@ def command(
 
     given = read_object(payload.encode())
     if given is None:
-        raise UsageError("--payload is no JSON object", fix="write --payload '{\"pulse\": 60}'")
+        raise UsageError("--payload is not a JSON object", fix="write --payload '{\"pulse\": 60}'")
     with open_questions() as (checked, _):
         snapshot, definitions = checked.current()
     config = configuration()

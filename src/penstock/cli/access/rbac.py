@@ -46,8 +46,8 @@ LIST_LIMIT = 200
 def command(ctx: click.Context) -> None:
     """Reconcile Kafka's users and ACLs with the roles.
 
-    Without a command: a prompt for users, roles and permissions; `help` lists what it
-    takes. It also reads commands from standard input, one a line.
+    Without a command, opens a prompt for users, roles and permissions; `help` lists its commands.
+    It also reads commands from standard input, one per line.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -82,10 +82,10 @@ def diff(ctx: click.Context, as_json: bool) -> None:
 
 
 @command.command("repair")
-@click.option("--prune", is_flag=True, help="Remove ACLs that nobody declared, too.")
+@click.option("--prune", is_flag=True, help="Also remove ACLs that nobody declared.")
 @json_option
 def repair(prune: bool, as_json: bool) -> None:
-    """Bring Kafka's users and ACLs to what the roles say."""
+    """Make Kafka's users and ACLs match the roles."""
     with open_officer() as officer:
         done = officer.reconciler.repair(prune=prune or configuration().kafka.prune)
     show_done(as_json, done, "Kafka has what the roles say")
@@ -94,9 +94,9 @@ def repair(prune: bool, as_json: bool) -> None:
 @command.command("watch")
 @json_option
 def watch(as_json: bool) -> None:
-    """Repair at first, then follow every change of the roles, until Ctrl-C or SIGTERM.
+    """Repair once, then follow every change of the roles, until Ctrl-C or SIGTERM.
 
-    The part `rbac` of `penstock up` is this. It answers /metrics, /healthz and /readyz at
+    `penstock up` runs this as the part `rbac`. It answers /metrics, /healthz and /readyz at
     `kafka.monitor_port`.
     """
     from penstock.kafka import run_watch

@@ -48,8 +48,8 @@ for _verb in (start, end, approve, withdraw, requests):
 
 
 @command.command("list")
-@click.option("--scenario", help="Of this scenario only.")
-@click.option("--subject", help="Of this subject only.")
+@click.option("--scenario", help="Only this scenario.")
+@click.option("--subject", help="Only this subject.")
 @json_option
 def list_(scenario: str | None, subject: str | None, as_json: bool) -> None:
     """List the situations that hold now."""
@@ -89,15 +89,17 @@ def list_(scenario: str | None, subject: str | None, as_json: bool) -> None:
 
 
 @command.command()
-@click.option("--scenario", help="Of this scenario only.")
-@click.option("--subject", help="Of this subject only.")
+@click.option("--scenario", help="Only this scenario.")
+@click.option("--subject", help="Only this subject.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--before", type=click.IntRange(1), metavar="NUMBER", help="Go on before this one.")
+@click.option(
+    "--before", type=click.IntRange(1), metavar="NUMBER", help="Only those before this one."
+)
 @json_option
 def history(
     scenario: str | None, subject: str | None, limit: int, before: int | None, as_json: bool
 ) -> None:
-    """Tell how situations came about, the newest first."""
+    """Show how situations came about, newest first."""
     with open_desk() as desk:
         if scenario is not None:
             desk.scenario(scenario)

@@ -64,18 +64,18 @@ def _proof_options(function: Function) -> Function:
         "--as",
         "user",
         metavar="USER",
-        help="Who asks, proved by the password; in open mode else the login name.",
+        help="The user who asks, proved by the password; default in open mode: the login name.",
     )
     file = click.option(
         "--password-file",
         type=click.Path(path_type=Path),
-        help="The file that holds the user's password, of mode 0600; else it is asked for.",
+        help="A file of mode 0600 that holds the user's password; default: ask for it.",
     )
     return named(file(function))
 
 
 _reason_option = click.option(
-    "--reason", required=True, help="Why; kept with the history, its digest in the audit log."
+    "--reason", required=True, help="The reason; kept in the history, its digest in the audit log."
 )
 _wait_option = click.option(
     "--wait",
@@ -95,9 +95,9 @@ _wait_option = click.option(
 @click.option(
     "--hold",
     metavar="DURATION",
-    help="Let no event move SUBJECT on for so long, such as 30m; then it ends. 7d at most.",
+    help="Hold the situation against events for this long, such as 30m; then it ends. At most 7d.",
 )
-@click.option("--yes", is_flag=True, help="SUBJECT is right, even if nobody knows the name.")
+@click.option("--yes", is_flag=True, help="Accept SUBJECT even if the name is unknown.")
 @_proof_options
 @_wait_option
 @json_option
@@ -116,8 +116,8 @@ def start(
 ) -> int:
     """Put SUBJECT into SITUATION of SCENARIO by hand: break the glass.
 
-    Events lead on from there as if it had come about by itself, unless it is held. No action
-    of the plan is carried out.
+    Events move SUBJECT on from there as usual, unless the situation is held. The plan's actions
+    are not carried out.
     """
     from penstock.store.detection.break_glass import Wish
 
@@ -157,7 +157,7 @@ def end(
 def approve(
     *, request: str, user: str | None, password_file: Path | None, wait: float, as_json: bool
 ) -> int:
-    """Approve what somebody else asked for."""
+    """Approve somebody else's request."""
     with open_desk() as desk:
         actor = desk.authenticate(user, password_file)
         asked = desk.glass.approve(request, actor)
@@ -169,7 +169,7 @@ def approve(
 @_proof_options
 @json_option
 def withdraw(*, request: str, user: str | None, password_file: Path | None, as_json: bool) -> None:
-    """Take back a request that was not carried out yet."""
+    """Withdraw a request that has not been carried out yet."""
     with open_desk() as desk:
         actor = desk.authenticate(user, password_file)
         asked = desk.glass.withdraw(request, actor)
@@ -177,11 +177,11 @@ def withdraw(*, request: str, user: str | None, password_file: Path | None, as_j
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help="Those that are settled, too.")
+@click.option("--all", "everything", is_flag=True, help="Include those that are settled.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @json_option
 def requests(everything: bool, limit: int, as_json: bool) -> None:
-    """List requests by hand, the newest first: those that wait, or all."""
+    """List manual requests, newest first: those that are pending, or all."""
     with open_desk() as desk:
         found = desk.situations.requests(settled=everything, limit=limit)
 

@@ -161,7 +161,7 @@ Store = Callable[["Administration", str], "ReconcileResult"]
 generate_option = click.option(
     "--generate", is_flag=True, help="Generate a password, and write it to a file of its own."
 )
-write_option = click.option("--write", is_flag=True, help="To write; else to read.")
+write_option = click.option("--write", is_flag=True, help="Permission to write; default: to read.")
 
 
 def _change(as_json: bool, said: str, change: Callable[[Administration], ReconcileResult]) -> None:
@@ -190,7 +190,9 @@ def user_command() -> None:
 
 @user_command.command("add")
 @click.argument("name")
-@click.option("--role", "roles", multiple=True, metavar="ROLE", help="A role; several times.")
+@click.option(
+    "--role", "roles", multiple=True, metavar="ROLE", help="A role of the user; repeatable."
+)
 @click.option(
     "--certificate",
     metavar="NAME",
@@ -266,7 +268,7 @@ def assign(name: str, role: str, as_json: bool) -> None:
 @click.argument("role")
 @json_option
 def remove(name: str, role: str, as_json: bool) -> None:
-    """Take ROLE from a user; whoever is reading by it stops."""
+    """Take ROLE from a user; whoever is reading by it is stopped."""
     _change(as_json, f"took the role {role} from {name}", lambda it: it.remove_role(name, role))
 
 
@@ -301,8 +303,16 @@ def role_command() -> None:
 @role_command.command("add")
 @click.argument("name")
 @click.argument("permissions", nargs=-1, metavar="[PERMISSION]...")
-@click.option("--include", "includes", multiple=True, metavar="ROLE", help="Has its permissions.")
-@click.option("--exclude", "excludes", multiple=True, metavar="ROLE", help="Nobody has both.")
+@click.option(
+    "--include",
+    "includes",
+    multiple=True,
+    metavar="ROLE",
+    help="Include the permissions of this role.",
+)
+@click.option(
+    "--exclude", "excludes", multiple=True, metavar="ROLE", help="Nobody may have both roles."
+)
 @json_option
 def add_role(
     name: str,
@@ -345,7 +355,7 @@ def allow(name: str, permission: str, write: bool, as_json: bool) -> None:
 @write_option
 @json_option
 def revoke(name: str, permission: str, write: bool, as_json: bool) -> None:
-    """Remove PERMISSION from a role; whoever is reading by it stops."""
+    """Revoke PERMISSION from a role; whoever is reading by it is stopped."""
     to = "write" if write else "read"
     said = f"revoked {permission} from role {name}"
     _change(as_json, said, lambda it: it.remove_permission(name, permission, allow=to))

@@ -35,12 +35,12 @@ LIST_LIMIT = 50
     metavar="FILE|DIR",
     help="A file or a folder of definitions; - is standard input. May be repeated.",
 )
-@click.option("-m", "--message", "reason", default="", help="Why; kept in the history.")
+@click.option("-m", "--message", "reason", default="", help="The reason; kept in the history.")
 @click.option(
     "--prune",
     multiple=True,
     metavar="KIND",
-    help="Delete definitions of this kind that the files do not hold.",
+    help="Delete definitions of this kind that the files do not contain.",
 )
 @json_option
 def apply(paths: tuple[str, ...], reason: str, prune: tuple[str, ...], as_json: bool) -> None:
@@ -76,10 +76,10 @@ def apply(paths: tuple[str, ...], reason: str, prune: tuple[str, ...], as_json: 
 @click.option(
     "-f", "--file", "paths", multiple=True, metavar="FILE|DIR", help="Delete what a file defines."
 )
-@click.option("-m", "--message", "reason", default="", help="Why; kept in the history.")
+@click.option("-m", "--message", "reason", default="", help="The reason; kept in the history.")
 @json_option
 def delete(keys: tuple[str, ...], paths: tuple[str, ...], reason: str, as_json: bool) -> None:
-    """Delete definitions, all or nothing. What others refer to cannot be deleted."""
+    """Delete definitions, all or nothing. A definition that others refer to cannot be deleted."""
     from penstock.definitions import read_paths
 
     wanted = [parse_key(text) for text in keys]
@@ -98,7 +98,7 @@ def delete(keys: tuple[str, ...], paths: tuple[str, ...], reason: str, as_json: 
 @click.command("rollback")
 @click.argument("epoch", type=int)
 @click.argument("keys", nargs=-1, metavar="[KIND/NAME]...")
-@click.option("-m", "--message", "reason", default="", help="Why; kept in the history.")
+@click.option("-m", "--message", "reason", default="", help="The reason; kept in the history.")
 @json_option
 def rollback(epoch: int, keys: tuple[str, ...], reason: str, as_json: bool) -> None:
     """Return all definitions, or those named, to what EPOCH held.

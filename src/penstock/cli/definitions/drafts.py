@@ -38,8 +38,10 @@ NAME = click.argument("name")
 FILE = click.argument(
     "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE"
 )
-DELIMITER = click.option("--delimiter", metavar="CHARACTER", help="What stands between cells.")
-ENCODING = click.option("--encoding", help="How the file is encoded, such as cp1252.")
+DELIMITER = click.option(
+    "--delimiter", metavar="CHARACTER", help="The cell delimiter; default: detected."
+)
+ENCODING = click.option("--encoding", help="The encoding of the file, such as cp1252.")
 MOST_ROWS = 100_000
 COLOURS = {"identifier": "bold red", "quasi-identifier": "yellow", "sensitive": "magenta"}
 
@@ -55,7 +57,9 @@ def hierarchy() -> None:
 @hierarchy.command("from-values")
 @NAME
 @FILE
-@click.option("--column", help="Take the values of this column of a CSV file; else one a line.")
+@click.option(
+    "--column", help="Take the values of this column of a CSV file; default: one value per line."
+)
 @click.option(
     "--keep",
     metavar="N,…",
@@ -125,7 +129,7 @@ def from_csv(
             )
         if ways.setdefault(cells[0], cells[1:]) != cells[1:]:
             raise UsageError(
-                f"{quote(file.name)}:{number}: {quote(cells[0])} stands there twice, with "
+                f"{quote(file.name)}:{number}: {quote(cells[0])} is listed twice, with "
                 "different levels",
                 fix="leave one of the rows out",
             )
@@ -207,7 +211,7 @@ def _numbers(text: str, option: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
         raise UsageError(
-            f"{option} {quote(text)} is no list of whole numbers above 0", fix="write it as 3,1"
+            f"{option} {quote(text)} is not a list of whole numbers above 0", fix="write it as 3,1"
         )
     return sorted({int(part) for part in parts})
 
@@ -227,13 +231,13 @@ def _ranges(values: Iterable[str], widths: Sequence[int]) -> dict[str, list[str]
     for small, wide in itertools.pairwise(widths):
         if wide % small:
             raise UsageError(
-                f"--ranges: {wide} is no multiple of {small}",
+                f"--ranges: {wide} is not a multiple of {small}",
                 fix="let each range be made of whole smaller ones, such as 10,50",
             )
     ways = {}
     for value in values:
         if not WHOLE.fullmatch(value):
-            raise UsageError(f"{quote(value)} is no whole number", fix="leave --ranges out")
+            raise UsageError(f"{quote(value)} is not a whole number", fix="leave --ranges out")
         lows = [int(value) // width * width for width in widths]
         steps = [f"[{low} - {low + width}]" for low, width in zip(lows, widths, strict=True)]
         ways[value] = [*steps, ROOT]
@@ -275,7 +279,7 @@ def suggest(file: Path, name: str | None, out: Path | None, *, as_json: bool) ->
 
     FILE is a sample: CSV, JSON lines or Parquet; the first 100,000 records are looked at. Each
     suggestion comes with its reasons. The draft declares the stream and a k-anonymous view of
-    it, and can be applied as it is; look at it first, since nobody but you knows the data.
+    it, and can be applied as it is; review it first, since only you know the data.
     """
     from penstock.definitions.documents import write_yaml
     from penstock.definitions.suggestions import suggest as look_at

@@ -37,7 +37,7 @@ public_keys_option = click.option(
     "keys_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The public keys to trust; else those next to the signing key of this installation.",
+    help="The public keys to trust; default: those next to the signing key of this installation.",
 )
 
 
@@ -88,9 +88,9 @@ def verify_log(
 ) -> None:
     """Compute every hash anew and compare with the signed heads.
 
-    Finds any entry that was changed, removed, inserted or reordered, a cut-off end and a
-    forged head, and names the first bad entry. Whoever holds the database can set the whole
-    log back to an older signed state; to find that, pass a head that was kept elsewhere.
+    Finds any entry that was changed, removed, inserted or reordered, a truncated end and a forged
+    head, and names the first bad entry. Whoever controls the database can set the whole log back
+    to an older signed state; to detect that, pass a head that was kept elsewhere.
     """
     from penstock.store.audit.signatures import TamperedError, anchor_path, load_head
     from penstock.store.audit.verification import verify
@@ -127,7 +127,7 @@ def _draw(target: Console, verdict: AuditVerdict) -> None:
             left = f"; {verdict.survivors} of them are left" if verdict.survivors else ""
             target.print(f"entries before {verdict.pruned} were pruned, as signed{left}")
         return
-    target.print(Text("the audit log is not as it was signed", "bold red"))
+    target.print(Text("the audit log does not match its signatures", "bold red"))
     for one in verdict.findings:
         target.print(Text.assemble("  ", one.message))
     if verdict.first_bad is not None:
@@ -139,9 +139,9 @@ def _draw(target: Console, verdict: AuditVerdict) -> None:
 @command.command()
 @json_option
 def head(as_json: bool) -> None:
-    """Print the newest signed head, to keep it in a place out of the database's reach.
+    """Print the newest signed head, to keep it outside the database.
 
-    The database notes its size, so that pruning leaves what connects it with the log.
+    The database notes its size, so that pruning keeps what connects it with the log.
     """
     from penstock.store.audit.log import note_witness
 
@@ -184,10 +184,10 @@ def keys(as_json: bool) -> None:
 
 
 @command.command("prune")
-@click.option("--dry-run", is_flag=True, help="Say what is due, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what is due, and change nothing.")
 @json_option
 def prune_log(dry_run: bool, as_json: bool) -> None:
-    """Remove entries that are older or more than the settings keep; needs the signing key.
+    """Remove entries beyond the age and number that the settings keep; needs the signing key.
 
     `audit.keep` and `audit.entries` are for grants, commands and changes, `audit.denials_keep`
     and `audit.denials_entries` for denials and notes of changed messages. A signed entry says
@@ -261,7 +261,7 @@ def prove(
 
     if (seq is None) == (since is None) or (until is not None and since is None):
         raise UsageError(
-            "what to prove is not clear", fix="give the number of an entry, or --since HEAD"
+            "nothing to prove is named", fix="give the number of an entry, or --since HEAD"
         )
     with _opened(keys_file) as (_, database, believed):
         if since is None:
@@ -276,12 +276,12 @@ def prove(
 @command.command("check-proof")
 @click.argument("file", type=click.File("rb"))
 @public_keys_option
-@click.option("--key-id", help="Believe the key in the proof if it has this id.")
+@click.option("--key-id", help="Trust the key in the proof if it has this id.")
 @json_option
 def check(file: Any, keys_file: Path | None, key_id: str | None, as_json: bool) -> None:
     """Check a proof, offline; FILE may be - for standard input.
 
-    Which key to believe has to come from elsewhere: from --public-keys, from --key-id, or
+    The key to trust has to come from elsewhere: from --public-keys, from --key-id, or
     from this installation. The key in the proof alone proves nothing.
     """
     from penstock.store.audit.verification import check_proof
@@ -311,5 +311,5 @@ def _believed(proof: Any, keys_file: Path | None, key_id: str | None) -> PublicK
         return found
     path = keys_file or _own_keys(configuration())
     if keys_file is None and not path.exists():
-        raise UsageError("there is no key to believe", fix="pass --public-keys FILE or --key-id ID")
+        raise UsageError("there is no key to trust", fix="pass --public-keys FILE or --key-id ID")
     return PublicKeys.load(path)

@@ -44,14 +44,14 @@ TAIL_LIMIT = 10_000
     show_default=True,
     help="How many of the last entries to show.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with new entries as they come.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new entries.")
 @click.option("--kind", "kinds", multiple=True, help="Only events of this kind; repeatable.")
 @click.option(
     "--outcome",
     "outcomes",
     multiple=True,
     type=click.Choice([one.value for one in Outcome]),
-    help="Only events that ended so; repeatable.",
+    help="Only events with this outcome; repeatable.",
 )
 @click.option("--person", "name", help="Only entries about or by this person; needs the key.")
 @click.option("--names", is_flag=True, help="Show the names of rules; needs the key.")
@@ -68,17 +68,19 @@ def tail(
 ) -> None:
     """Show the last entries. With --json, each is one line.
 
-    People and the names of rules appear as pseudonyms. With --person NAME the pseudonyms of the
-    name are computed with the pseudonym key, and only entries that hold one of them are shown.
-    With --names those of all rules that were defined when an entry was made are computed, and
-    the rules are shown by their names.
+    People and the names of rules appear as pseudonyms. With --person NAME, the pseudonyms of the
+    name are computed with the pseudonym key, and only entries with one of them are shown. With
+    --names, the rules that were defined when an entry was made are shown by their names; this
+    needs the key, too.
     """
     from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.audit.reader import Filter, read_last
 
     for kind in kinds:
         if not CODE.fullmatch(kind):
-            raise UsageError(f"{quote(kind)} is no kind of event", fix="write like decision.read")
+            raise UsageError(
+                f"{quote(kind)} is not a kind of event", fix="write like decision.read"
+            )
     settings = configuration()
     key = Pseudonyms.load(settings.audit.pseudonym_key) if names or name is not None else None
     people = () if key is None or name is None else key.all_of(name)

@@ -29,11 +29,11 @@ asking = asking_consent("user", required=True)
 
 @click.group("consent")
 def command() -> None:
-    """Record people's opt-outs of purposes, and show what holds.
+    """Record people's opt-outs from purposes, and show their effect.
 
-    Gateways deliver no message about a person who opted out of a purpose to subscriptions for
-    it, for what lies below it or what it is a part of, nor to those without a purpose; views that
-    serve it leave the person out. USER needs a `right` with `administer: true`; every
+    If a person opts out of a purpose, gateways deliver no message about them to subscriptions for
+    that purpose, for purposes below or above it, or without a purpose; views that serve the
+    purpose leave the person out. USER needs a `right` with `administer: true`; every
     choice is recorded in the audit log. The store keeps no names.
     """
 
@@ -66,10 +66,10 @@ def _make_verb(name: str, about: str) -> None:
 
 
 for _name, _about in {
-    "opt-out": "Opt SUBJECT out of PURPOSE, from now on.\n\nSUBJECT is as the "
-    "subject field of streams names a person; with - one per line is read.",
-    "opt-in": "Withdraw the opt-out of SUBJECT from PURPOSE.\n\nOnly this choice is taken back, "
-    "none for purposes above or below. With - one SUBJECT per line is read.",
+    "opt-out": "Opt SUBJECT out of PURPOSE, from now on.\n\nSUBJECT is the person as the subject "
+    "field of streams names them; with -, one per line is read from standard input.",
+    "opt-in": "Withdraw the opt-out of SUBJECT from PURPOSE.\n\nOnly this choice is withdrawn, "
+    "none for purposes above or below. With -, one SUBJECT per line is read from standard input.",
 }.items():
     _make_verb(_name, _about)
 
@@ -98,7 +98,7 @@ def show_subject(subject: str, user: str, password_file: Path | None, as_json: b
 
     def render(target: Console) -> None:
         if not rows:
-            target.print("this person has chosen nothing: all views have their records")
+            target.print("this person has made no choices: all views contain their records")
             return
         shown = table("purpose", "choice", "since", "left out of")
         for row in rows:
@@ -136,7 +136,7 @@ def show_history(subject: str, user: str, password_file: Path | None, as_json: b
 
     def render(target: Console) -> None:
         if not rows:
-            target.print("this person has chosen nothing")
+            target.print("this person has made no choices")
             return
         shown = table("at", "choice", "purposes", "control", "taken in by")
         for row in rows:

@@ -36,13 +36,13 @@ LONGEST_INPUT = 8 * 1024 * 1024
 @click.argument("field")
 @click.argument("tokens", nargs=-1, metavar="[TOKEN]...")
 @click.option(
-    "--as", "user", required=True, metavar="USER", help="Who asks: a user with the right."
+    "--as", "user", required=True, metavar="USER", help="The user who asks; must have the right."
 )
-@click.option("--reason", required=True, help="Why; kept with the record of the request.")
+@click.option("--reason", required=True, help="The reason; kept with the record of the request.")
 @click.option(
     "--password-file",
     type=click.Path(path_type=Path),
-    help="The file that holds the user's password, of mode 0600; else it is asked for.",
+    help="A file of mode 0600 that holds the user's password; default: ask for it.",
 )
 @json_option
 def command(
@@ -59,8 +59,8 @@ def command(
 
     USER needs a `right` whose `detokenize` names the view. Every request, granted or denied,
     is recorded in the audit log first. Tokens of `method: vault` and `method: ff1` can be
-    turned back; those of `method: pseudonym` nobody can turn back. What is behind a token of
-    somebody who opted out of a purpose of the view is withheld.
+    turned back; those of `method: pseudonym` cannot. The original of somebody who opted out of a
+    purpose of the view is withheld.
     """
     from penstock.store.consent import ConsentBook
     from penstock.store.detokenization import DetokenizationRequest, Detokenizer

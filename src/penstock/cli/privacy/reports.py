@@ -119,7 +119,7 @@ RECEIPT_LIMIT = 64 * 1024
 
 @click.command("report")
 @click.option(
-    "--days", type=click.IntRange(1, 36_500), help="Only requests of so many days; else all."
+    "--days", type=click.IntRange(1, 36_500), help="Only requests of this many days; default: all."
 )
 @asking
 @json_option
@@ -175,7 +175,7 @@ def report(days: int | None, user: str, password_file: Path | None, as_json: boo
 def receipt(request: str, subject: str, user: str, password_file: Path | None) -> None:
     """Print the signed receipt of REQUEST, a choice of SUBJECT, as JSON.
 
-    USER acts for the publisher that handed the request in.
+    USER acts for the publisher that submitted the request.
     """
     from penstock.rights.accountability import make_receipt
 
@@ -192,11 +192,11 @@ def receipt(request: str, subject: str, user: str, password_file: Path | None) -
     "--public-keys",
     "keys_file",
     type=click.Path(path_type=Path),
-    help="The public keys to trust; else those next to the signing key of this installation.",
+    help="The public keys to trust; default: those next to the signing key of this installation.",
 )
 @click.pass_context
 def verify_receipt(ctx: click.Context, file: Path, keys_file: Path | None) -> None:
-    """Say whether the receipt in FILE is as it was signed; exit with 1 if not."""
+    """Verify the signature of the receipt in FILE; exit with 1 if it is not valid."""
     from penstock.config.secrets import SecretFile
     from penstock.json_text import read_object
     from penstock.rights.accountability import verify_receipt as is_genuine
@@ -205,7 +205,7 @@ def verify_receipt(ctx: click.Context, file: Path, keys_file: Path | None) -> No
     key = configuration().audit.signing_key
     if keys_file is None and not isinstance(key, SecretFile):
         raise UsageError(
-            "the signing key is no file, so that no public keys are next to it",
+            "the signing key is not a file, so that no public keys are next to it",
             fix="pass --public-keys with what `penstock audit keys` printed",
         )
     keys = PublicKeys.load(keys_file or public_path(key.path))
@@ -235,7 +235,7 @@ def processing_record(form: str) -> None:
     """Print the record of processing activities, from the definitions.
 
     For each purpose: the data, the views and who may read them, what people can choose, and the
-    services that are told. What nobody declared is marked so.
+    services that are told. What nobody declared is marked as such.
     """
     from penstock.rights.accountability import as_csv, as_data, as_markdown, list_activities
 

@@ -38,10 +38,11 @@ _COLOURS = {"COMPLETED": "green", "FAILED": "red", "SENDFAILED": "red", "SOMEFAI
 
 @click.group("requests")
 def command() -> None:
-    """Take privacy requests in, tell every service concerned, and follow them up.
+    """Accept privacy requests, notify every service concerned, and follow up.
 
-    A publisher hands in what people choose or ask for; `control`, `control-publisher` and
-    `control-subscriber` definitions say who may, and who is told. `requests work` tells services.
+    A publisher submits what people choose or ask for; `control`, `control-publisher` and
+    `control-subscriber` definitions say who may do so, and which services are notified.
+    `requests work` notifies them.
     """
 
 
@@ -51,7 +52,7 @@ def command() -> None:
 @click.argument("action")
 @click.argument("subject")
 @click.option("--category", "categories", multiple=True, help="Only this category; repeatable.")
-@click.option("--key", help="Names the request for good; the same key is the same request.")
+@click.option("--key", help="An idempotency key: the same key is the same request.")
 @asking
 @json_option
 def submit(  # noqa: PLR0917 - a verb's options
@@ -65,9 +66,9 @@ def submit(  # noqa: PLR0917 - a verb's options
     password_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Hand in ACTION (opt-in, opt-out, delete, export) on CONTROL for SUBJECT, as PUBLISHER.
+    """Submit ACTION (opt-in, opt-out, delete, export) on CONTROL for SUBJECT, as PUBLISHER.
 
-    An opt-out holds when the command has ended: its purposes are prohibited for the person.
+    An opt-out is in force when the command ends: its purposes are prohibited for the person.
     """
     from penstock.rights.broker import Submission
 
@@ -97,9 +98,9 @@ def contact(
     user: str,
     password_file: Path | None,
 ) -> None:
-    """Keep, as PUBLISHER, where SUBJECT is told of completed requests; sealed.
+    """Store, encrypted, where SUBJECT is told of completed requests, as PUBLISHER.
 
-    Without --email and --mobile, forget it.
+    Without --email and --mobile, the contact is deleted.
     """
     found = {"email": email, "mobile": mobile}
     with open_office(user, password_file) as office:
@@ -117,7 +118,7 @@ def contact(
 def answer(
     request: str, subscriber: str, what: str, user: str, password_file: Path | None, as_json: bool
 ) -> None:
-    """Say for the service SUBSCRIBER that it knows of REQUEST, or has done its part."""
+    """Acknowledge or complete REQUEST on behalf of the service SUBSCRIBER."""
     with open_office(user, password_file) as office:
         said = office.broker.complete if what == "complete" else office.broker.acknowledge
         status = said(user, request, subscriber)
@@ -129,7 +130,7 @@ def answer(
 @click.option(
     "--status",
     type=click.Choice(["INIT", "INPROGRESS", "COMPLETED", "SOMEFAILED"]),
-    help="Only these.",
+    help="Only requests with this status.",
 )
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
 @asking
@@ -137,7 +138,7 @@ def answer(
 def list_requests(
     status: str | None, limit: int, user: str, password_file: Path | None, as_json: bool
 ) -> None:
-    """Show the newest requests and how many services have done their part."""
+    """List the newest requests, and how many services have completed them."""
     from penstock.store.rights.tables import RequestStatus
 
     with open_office(user, password_file) as office:
@@ -179,7 +180,7 @@ def list_requests(
 @asking
 @json_option
 def show_request(request: str, user: str, password_file: Path | None, as_json: bool) -> None:
-    """Show how far each service is with REQUEST, and the evidence of what was erased."""
+    """Show the progress of each service with REQUEST, and the evidence of what was erased."""
     from penstock.store.rights.erasures import ErasureBook
 
     with open_office(user, password_file) as office:
@@ -224,7 +225,7 @@ def show_request(request: str, user: str, password_file: Path | None, as_json: b
         if not services:
             target.print("no service is concerned")
             return
-        shown = table("service", "status", "deadline", "told again", "trouble")
+        shown = table("service", "status", "deadline", "retries", "trouble")
         for it in services:
             shown.add_row(
                 str(it["subscriber"]), _coloured(str(it["status"])), str(it["deadline"] or ""),
@@ -246,12 +247,16 @@ def show_request(request: str, user: str, password_file: Path | None, as_json: b
 @asking
 @json_option
 def redrive(request: str | None, user: str, password_file: Path | None, as_json: bool) -> None:
-    """Tell services again that failed REQUEST; without it, all that failed any."""
+    """Notify the services that failed REQUEST again; without REQUEST, all that failed any."""
     with open_office(user, password_file) as office:
         office.broker.require_administration(user)
         again = office.broker.redrive(user, request)
     noun = "service" if again == 1 else "services"
-    show(as_json, {"redriven": again}, lambda target: target.print(f"{again} {noun} told again"))
+    show(
+        as_json,
+        {"redriven": again},
+        lambda target: target.print(f"{again} {noun} will be notified again"),
+    )
 
 
 @command.command()
@@ -260,9 +265,9 @@ def redrive(request: str | None, user: str, password_file: Path | None, as_json:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @asking
 def export(request: str, subject: str, file: Path, user: str, password_file: Path | None) -> None:
-    """Bring the package of REQUEST, an export about SUBJECT, to FILE; it is handed over once.
+    """Write the package of REQUEST, an export about SUBJECT, to FILE; it is handed over once.
 
-    For the front end that handed the request in. FILE is readable by its owner only.
+    For the front end that submitted the request. FILE is readable by its owner only.
     """
     from penstock.rights.export import hand_over
 
@@ -287,12 +292,12 @@ def key(subscriber: str, user: str, password_file: Path | None) -> None:
 
 
 @command.command()
-@click.option("--once", is_flag=True, help="End when nothing is due any more.")
+@click.option("--once", is_flag=True, help="Exit when nothing is due.")
 def work(once: bool) -> None:
-    """Tell services what is due, and follow up what is overdue, until Ctrl-C or SIGTERM.
+    """Notify services of what is due, and follow up what is overdue, until Ctrl-C or SIGTERM.
 
-    Any number of workers may run, on any number of hosts. The part `rights` of `penstock up` is
-    this. It answers /metrics, /healthz and /readyz at `rights.monitor_port`.
+    Any number of workers may run, on any number of hosts. `penstock up` runs this as the part
+    `rights`. It answers /metrics, /healthz and /readyz at `rights.monitor_port`.
     """
     from penstock.model.kinds.controls import ERASURE, EXPORT
     from penstock.rights.dispatch import Channels, open_caller

@@ -32,12 +32,12 @@ _COLOURS = {"valid": "green", "expired": "yellow", "revoked": "red"}
 
 @click.group("tokens")
 def command() -> None:
-    """Make, list and revoke the tokens that services show to `penstock server`."""
+    """Make, list and revoke access tokens for `penstock server`."""
 
 
 @command.command()
 @click.argument("owner", required=False)
-@click.option("--days", default=90, show_default=True, help="How long it is valid.")
+@click.option("--days", default=90, show_default=True, help="For how many days it is valid.")
 @click.option("--note", default="", help="What it is for.")
 @asking
 @json_option
@@ -49,7 +49,7 @@ def make(
     password_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Make a token for OWNER, or for who asks, and print it: it is shown only now."""
+    """Make a token for OWNER, by default for USER, and print it: it is shown only once."""
     with _open_administration(user, password_file) as administration:
         token, made = administration.make(user, owner or user, days=days, note=note)
     data = {"token": token, **_describe(made, "valid")}
@@ -86,7 +86,7 @@ def list_tokens(owner: str | None, user: str, password_file: Path | None, as_jso
 @asking
 @json_option
 def revoke(token: str, user: str, password_file: Path | None, as_json: bool) -> None:
-    """End TOKEN, named by its identifier in the list; it proves nothing from now on."""
+    """Revoke TOKEN, named by its identifier in the list, at once."""
     with _open_administration(user, password_file) as administration:
         ended = administration.revoke(user, token)
     show(

@@ -49,13 +49,13 @@ SEED_STEP = 1_000_003
 
 @click.group("forecast")
 def command() -> None:
-    """Forecast a deterioration of vital signs; advice to the staff that opens nothing."""
+    """Forecast deteriorating vital signs: advice to the staff that never grants access."""
 
 
 _purposes = click.option(
     "--purpose", "purposes", multiple=True,
-    help="What the forecast is for, again for each purpose: who opted out of it is left out. "
-    "Without it, who opted out of anything.",
+    help="A purpose of the forecast; repeatable. People who opted out of it are left out; "
+    "without it, people who opted out of anything.",
 )  # fmt: skip
 
 
@@ -90,8 +90,8 @@ def train(
     """Train a model, and measure it on people whom it has not seen.
 
     Trained on a simulated nursing home, it is measured on others, with seeds that nobody looked
-    at when the model was designed. That quality says that the way from signs to forecasts
-    works; it says nothing about real patients. Trained on a stream, it is measured on every
+    at when the model was designed. That quality shows that the method works on simulated signs;
+    it says nothing about real patients. Trained on a stream, it is measured on every
     fourth person of that stream, who is left out of the training.
     """
     from penstock.pipeline import forecasting
@@ -183,7 +183,7 @@ def _render_quality(out: Console, path: Path, found: Found) -> None:
 @click.option("--user", default="forecaster", show_default=True, help="Who publishes.")
 @click.option(
     "--password-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The file that holds the user's password; nobody else may read it.",
+    help="A file that holds the user's password; nobody else may be able to read it.",
 )  # fmt: skip
 @_purposes
 @json_option

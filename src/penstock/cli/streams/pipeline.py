@@ -26,14 +26,14 @@ def command() -> None:
 
 
 @command.command("detect")
-@click.option("--stream", required=True, help="The stream whose records are looked at.")
-@click.option("--once", is_flag=True, help="Process the records that there are, and exit.")
+@click.option("--stream", required=True, help="The stream to read.")
+@click.option("--once", is_flag=True, help="Process the existing records, and exit.")
 @json_option
 def detect(stream: str, once: bool, as_json: bool) -> None:
     """Detect events in the records of a stream, until Ctrl-C or SIGTERM.
 
-    The definitions are those that the gateway detects by. Complex events, transitions and what
-    actions would publish are reported, each once; access stays as the gateway decides it.
+    Detection uses the same definitions as the gateway. Complex events, transitions and what
+    actions would publish are reported, each once; access remains the gateway's decision.
     """
     from penstock.definitions import DefinitionSet
     from penstock.definitions.differential_privacy import coarsen

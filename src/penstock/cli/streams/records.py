@@ -44,19 +44,19 @@ BAD_ROWS_SHOWN = 20
 
 @click.group("connect")
 def connect() -> None:
-    """Ingest what others write into streams."""
+    """Ingest files that others write into streams."""
 
 
 @connect.command("csv")
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--stream", "name", required=True, help="The stream that the rows are records of.")
+@click.option("--stream", "name", required=True, help="The stream to append the rows to.")
 @json_option
 def feed_csv(folder: Path, name: str, as_json: bool) -> None:
     """Ingest the CSV files of FOLDER into a stream, each row once.
 
-    Files have a first line of names. What was ingested already is skipped, also after a crash
-    in the middle; files that grew are read on. Rows that are no records are reported with their
-    place and the reason, and left out.
+    The first line of a file names its columns. Rows that were ingested already are skipped, also
+    after a crash in the middle; files that have grown are continued. Invalid rows are reported
+    with their place and the reason, and left out.
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -146,15 +146,17 @@ def _render_fed(target: Console, done: list[Fed]) -> None:
 @click.command("feed")
 @click.argument("stream")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--delimiter", metavar="CHARACTER", help="What stands between cells of CSV.")
-@click.option("--encoding", help="How CSV is encoded, such as cp1252.")
+@click.option(
+    "--delimiter", metavar="CHARACTER", help="The cell delimiter of CSV; default: detected."
+)
+@click.option("--encoding", help="The encoding of CSV, such as cp1252.")
 @click.option(
     "--header/--no-header",
     default=None,
     help="Whether the first line of CSV names the columns; without it they are the fields of the "
     "stream, in order.",
 )
-@click.option("--again", is_flag=True, help="Feed files that were fed before, too.")
+@click.option("--again", is_flag=True, help="Also feed files that were fed before.")
 @json_option
 def feed(
     stream: str,
@@ -166,7 +168,7 @@ def feed(
     again: bool,
     as_json: bool,
 ) -> None:
-    """Append the records of files to STREAM: CSV, JSON lines, Parquet or Avro, by their endings.
+    """Append the records of files to STREAM: CSV, JSON lines, Parquet or Avro, by file extension.
 
     The encoding, the delimiter and the header of CSV are detected, and shown. A file that was fed
     to the stream before is refused, whatever its name.
@@ -229,7 +231,7 @@ LONGEST_CELL = 60
 )
 @click.option("--rows", type=click.IntRange(1, 1_000_000), default=20, show_default=True,
               help="How many of the newest records.")  # fmt: skip
-@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Keep printing new records, until Ctrl-C.")
 @json_option
 def consume(
     *, name: str, user: str, password_file: Path | None, rows: int, follow: bool, as_json: bool
@@ -264,7 +266,7 @@ def consume(
         else:
             _print(some)
     if not shown and not as_json:
-        console().print("nothing is there yet")
+        console().print("there are no records yet")
 
 
 def _password(config: Config, user: str, file: Path | None) -> str:

@@ -48,7 +48,7 @@ def check_target(path: Path) -> Path:
     """Refuse what is neither PNG nor SVG."""
     if path.suffix.lower() not in FORMATS:
         raise UsageError(
-            f"{quote(path)} is no picture that can be drawn",
+            f"{quote(path)} is not a picture that can be drawn",
             fix=f"let its name end in {' or '.join(FORMATS)}",
         )
     return path

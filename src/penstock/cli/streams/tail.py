@@ -29,30 +29,36 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command("tail")
 @click.argument("filter_", metavar="FILTER")
 @click.option("--purpose", help="The access purpose of the subscription.")
-@click.option("--host", help="The gateway; else a listener of penstock.yaml.")
+@click.option("--host", help="The gateway's host; default: that of a listener in penstock.yaml.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Its port.")
 @click.option(
     "--transport",
     type=click.Choice(["tcp", "tls", "websocket", "websocket-tls"]),
-    help="How it is reached; else as its listener in penstock.yaml says, or tcp.",
+    help="How to connect; default: as the listener in penstock.yaml says, or tcp.",
 )
 @click.option("--path", default="/mqtt", show_default=True, help="The path of the WebSocket.")
 @click.option(
     "--ca",
     type=_FILE,
-    help="The certificates that the gateway's is checked against; else the system's.",
+    help="The CA certificates to verify the gateway with; default: the system's.",
 )
-@click.option("--certificate", type=_FILE, help="Our own certificate, where the gateway asks.")
-@click.option("--key", type=_FILE, help="The file of its key; nobody else may read it.")
-@click.option("--user", help="Who asks.")
+@click.option(
+    "--certificate", type=_FILE, help="The client certificate, if the gateway asks for one."
+)
+@click.option(
+    "--key", type=_FILE, help="The file of its private key; nobody else may be able to read it."
+)
+@click.option("--user", help="The user name.")
 @click.option(
     "--password-file",
     type=_FILE,
-    help="The file that holds the password; nobody else may read it.",
+    help="A file that holds the password; nobody else may be able to read it.",
 )
-@click.option("--client-id", default="", help="The client identifier; else one is assigned.")
+@click.option(
+    "--client-id", default="", help="The client identifier; default: assigned by the gateway."
+)
 @click.option("--qos", type=click.IntRange(0, 2), default=1, show_default=True)
-@click.option("-n", "--count", type=click.IntRange(1), help="End after so many messages.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Exit after this many messages.")
 @json_option
 def command(
     *,
@@ -74,8 +80,8 @@ def command(
 ) -> None:
     """Print the messages of FILTER that the gateway delivers for a purpose.
 
-    With --json one line per message: `payload` is the text as it was sent, `payload_json`
-    the same as data where it is a JSON object or list; what is not text comes as `base64`.
+    With --json, prints one line per message: `payload` is the text as it was sent, `payload_json`
+    the same as data if it is a JSON object or list; a payload that is not text is in `base64`.
     """
     from penstock.config.secrets import SecretFile
 

@@ -37,7 +37,7 @@ def asking_reader(function: Function) -> Function:
     proved = click.option(
         "--password-file",
         type=click.Path(path_type=Path),
-        help="The file that holds the user's password, of mode 0600; else it is asked for.",
+        help="A file of mode 0600 that holds the user's password; default: ask for it.",
     )
     return named(proved(function))
 

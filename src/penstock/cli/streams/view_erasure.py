@@ -42,7 +42,7 @@ BEYOND = "copies that readers made, backups and snapshots of disks are beyond Pe
 
 def confirming(function: Function) -> Function:
     """Add the option that answers the question beforehand."""
-    return click.option("--yes", is_flag=True, help="Do not ask whether this is meant.")(function)
+    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(function)
 
 
 @click.command("erase")
@@ -53,7 +53,7 @@ def erase(name: str, *, yes: bool, as_json: bool) -> None:
     """Take back all that VIEW has published: its files, or the records of its topic.
 
     The view is paused and goes on with new records when it is resumed. What readers have copied
-    meanwhile is beyond reach; the audit log has who took it back, and when.
+    meanwhile is beyond reach; the audit log records who took it back, and when.
     """
     _confirm(yes, f"All that {name} has published will be erased.")
     _carry_out(name, as_json, anew=False)
@@ -70,10 +70,10 @@ def erase(name: str, *, yes: bool, as_json: bool) -> None:
 @confirming
 @json_option
 def rebuild(name: str, *, accept_risk: bool, yes: bool, as_json: bool) -> None:
-    """Take back what VIEW has published, and publish it again under its definition of now.
+    """Take back what VIEW has published, and publish it again under its current definition.
 
-    It reads its stream from the first record, and leaves out who opted out meanwhile. Where records
-    of the stream are gone, nothing is taken back.
+    The view reads its stream from the first record, and leaves out people who have opted out
+    meanwhile. If records of the stream are gone, nothing is taken back.
     """
     _confirm(yes, f"All that {name} has published will be erased and published anew.")
     _carry_out(name, as_json, anew=True, accept_risk=accept_risk)

@@ -72,11 +72,11 @@ def command(
 
     Shows whether the view keeps its promises, k, l and t, the risk of re-identification, the loss
     by generalization, and the share of suppressed records. Persons are counted where possible; the
-    output says how. Then what records tell together: those of one pseudonym, and those that
-    can be joined with the records of other views of the stream. Of a view with differential
+    output says how. It then shows what records reveal together: those of one pseudonym, and those
+    that can be joined with the records of other views of the stream. For a view with differential
     privacy, which publishes no records, the command states the promise.
 
-    Exits with 1 where the published records break what the view promises: its k, l or t.
+    Exits with 1 if the published records break what the view promises: its k, l or t.
     """
     from penstock.cli.streams.risk_plots import check_target, draw
     from penstock.config.secrets import generate_key

@@ -56,12 +56,12 @@ def command() -> None:
 
 @command.command("import")
 @click.argument("file", type=click.Path(dir_okay=False))
-@click.option("-m", "--message", "reason", default="", help="Why; kept in the history.")
-@click.option("--subject", help="The field that tells persons apart; k counts these.")
+@click.option("-m", "--message", "reason", default="", help="The reason; kept in the history.")
+@click.option("--subject", help="The field that identifies persons; k counts persons.")
 @click.option(
     "--log",
     type=click.Choice(["files", "kafka"]),
-    help="Where the stream and its views are; left out: at Kafka, if the file names a broker.",
+    help="Where the stream and its views are; default: at Kafka if the file names a broker.",
 )
 @json_option
 def import_file(
@@ -180,8 +180,8 @@ for _action, _about in {
     "start": "Start views from their checkpoint, or from the beginning of the stream.",
     "pause": "Pause views; buffered records are kept.",
     "resume": "Resume paused views.",
-    "stop": "Stop views. Records that they hold back leave first, published or rejected: at once "
-    "where `penstock views run` runs, else in its next run.",
+    "stop": "Stop views. Records that they hold back are published or rejected first: at once "
+    "if `penstock views run` is running, else in its next run.",
 }.items():
     _make_action(_action, _about)
 
@@ -192,10 +192,10 @@ def run(once: bool) -> None:
     """Run the views that should run, until Ctrl-C or SIGTERM.
 
     Records are published batch by batch, each once. A view with `trigger: real-time` publishes each
-    as it comes, at least once: what came in the last ten seconds before it ended comes again.
+    as it comes, at least once: records of the last ten seconds before it ended are repeated.
 
-    With --once it says in the end what each view read, published and rejected, what it holds back,
-    why, and what releases it.
+    With --once, a summary tells what each view read, published and rejected, what it holds back
+    and why, and what releases it.
     """
     from penstock.eventlog import EventLog
     from penstock.pipeline.manager import Manager, run_until_told
@@ -319,7 +319,7 @@ def read(
     """Show what VIEW has published, the newest files or records first.
 
     A view that names roles is shown to users with one of them only: say who reads with --as. The
-    audit log has who read. This guards the command: the files themselves are guarded by the
+    audit log records who read. This guards the command: the files themselves are guarded by the
     operating system, which lets whoever runs Penstock read them.
     """
     from penstock.eventlog import EventLog
@@ -344,7 +344,7 @@ def read(
 @click.argument("name", metavar="VIEW")
 @json_option
 def dead(name: str, as_json: bool) -> None:
-    """Count the records that VIEW could not publish, by their reasons."""
+    """Count the records that VIEW could not publish, by reason."""
     from collections import Counter
 
     from penstock.definitions.differential_privacy import coarsen

@@ -121,7 +121,7 @@ Grants = tuple[str, ...]
 
 @click.group("cert")
 def command() -> None:
-    """Say what other domains may do: capabilities, passed on link by link.
+    """Manage what other domains may do: capabilities, delegated link by link.
 
     A GRANT is written `network: NAME; action: connect | install` or
     `type: NAME*; action: subscribe | publish; attributes: A & B = 500`.
@@ -148,11 +148,14 @@ def link_options(function: Function) -> Function:
     """Add the options that say what a link is like."""
     options: Iterable[Callable[[Function], Function]] = (
         click.option("--to", "holder", required=True, help="Who gets it: key:HEX or user:NAME."),
-        click.option("--name", required=True, help="What the definition is called."),
+        click.option("--name", required=True, help="The name of the definition."),
         click.option(
-            "--from", "start", metavar="TIME", help="From when on, with its offset; else now."
+            "--from",
+            "start",
+            metavar="TIME",
+            help="Valid from this time, with its offset; default: now.",
         ),
-        click.option("--until", metavar="TIME", help="Until when; else for --days."),
+        click.option("--until", metavar="TIME", help="Valid until this time; default: for --days."),
         click.option(
             "--days",
             type=click.IntRange(1, 36_500),
@@ -164,13 +167,13 @@ def link_options(function: Function) -> Function:
             "--refresh",
             metavar="DURATION",
             default="0s",
-            help="Time out unless refreshed by a new revocation list within this; 0s: never.",
+            help="Expire unless a new revocation list arrives within this time; 0s: never.",
         ),
         click.option(
             "-o",
             "--out",
             type=click.Path(dir_okay=False, path_type=Path),
-            help="Write the definition to this file, too.",
+            help="Also write the definition to this file.",
         ),
         json_option,
     )
@@ -196,9 +199,9 @@ def issue(grants: Grants, **options: Any) -> None:
 @click.argument("grants", nargs=-1, required=True, metavar="GRANT...")
 @link_options
 def delegate(capability: str, grants: Grants, **options: Any) -> None:
-    """Pass a part of CAPABILITY on: a file, or the name of one that is applied here.
+    """Delegate a part of CAPABILITY: a file, or the name of one that is applied here.
 
-    Nobody passes on more than they hold, and a user passes nothing on.
+    Nobody can delegate more than they hold, and a user cannot delegate.
     """
     from penstock.trust import capabilities
 
@@ -239,7 +242,9 @@ def inspect(capability: str, as_json: bool) -> int:
 @command.command("revoke")
 @click.argument("capability", nargs=-1, metavar="[CAPABILITY]...")
 @click.option(
-    "--link", type=click.IntRange(1), help="Which link, from the owner's on; else the last."
+    "--link",
+    type=click.IntRange(1),
+    help="The number of the link, counted from the owner's; default: the last.",
 )
 @click.option(
     "-o",
@@ -249,10 +254,10 @@ def inspect(capability: str, as_json: bool) -> int:
 )
 @json_option
 def revoke(capability: tuple[str, ...], link: int | None, out: Path | None, as_json: bool) -> None:
-    """Revoke a link of each CAPABILITY, and with it all that was passed on behind it.
+    """Revoke a link of each CAPABILITY, and with it all that was delegated through it.
 
-    The list of this domain's revocations is signed anew and applied here. Without CAPABILITY it
-    is only refreshed, for capabilities that time out otherwise.
+    The list of this domain's revocations is signed anew and applied here. Without CAPABILITY the
+    list is only refreshed, for capabilities that would expire otherwise.
     """
     own = open_own_key()
     documents = held_documents()

@@ -40,11 +40,12 @@ out_option = click.option(
     "-o",
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the definition to this file, too.",
+    help="Also write the definition to this file.",
 )
-name_option = click.option("--name", help="What the definition is called; else LABEL/VERSION.")
+name_option = click.option("--name", help="The name of the definition; default: LABEL/VERSION.")
 capability_option = click.option(
-    "--capability", help="What lets us do this: a file, or the name of one that is applied here."
+    "--capability",
+    help="The capability that permits this: a file, or the name of one that is applied here.",
 )
 
 
@@ -71,10 +72,26 @@ def create(
 
 @command.command("revise")
 @click.argument("event_type", metavar="TYPE")
-@click.option("--add", "added", multiple=True, metavar="ATTRIBUTE")
-@click.option("--remove", "removed", multiple=True, metavar="NAME")
-@click.option("--rename", "renamed", multiple=True, metavar="NAME=NEW")
-@click.option("--retype", "retyped", multiple=True, metavar="ATTRIBUTE")
+@click.option(
+    "--add", "added", multiple=True, metavar="ATTRIBUTE", help="Add an attribute; repeatable."
+)
+@click.option(
+    "--remove", "removed", multiple=True, metavar="NAME", help="Remove an attribute; repeatable."
+)
+@click.option(
+    "--rename",
+    "renamed",
+    multiple=True,
+    metavar="NAME=NEW",
+    help="Rename an attribute; repeatable.",
+)
+@click.option(
+    "--retype",
+    "retyped",
+    multiple=True,
+    metavar="ATTRIBUTE",
+    help="Change the type of an attribute; repeatable.",
+)
 @capability_option
 @name_option
 @out_option
@@ -266,7 +283,7 @@ def _ask(url: str, token: str | None) -> bytes:
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme not in {"http", "https"} or not host or parts.username or parts.query:
-        raise UsageError(f"{quote(url)} is no address of a server", fix="write https://HOST")
+        raise UsageError(f"{quote(url)} is not an address of a server", fix="write https://HOST")
     if parts.scheme == "http" and not is_loopback(host):
         raise UsageError("others on the network could read the token", fix="use https")
     secure = parts.scheme == "https"
@@ -303,13 +320,15 @@ def _read_answer(content: bytes) -> list[Document]:
     found = read_object(content)
     listed = found.get("event_types") if found is not None else None
     if not isinstance(listed, list) or not all(isinstance(it, dict) for it in listed):
-        raise UnavailableError("the answer is no list of event types", fix="is it a Penstock?")
+        raise UnavailableError("the answer is not a list of event types", fix="is it a Penstock?")
     made = []
     for body in listed:
         name = body.pop("name", None)
         body.pop("kind", None)
         if not isinstance(name, str):
-            raise UnavailableError("the answer is no list of event types", fix="is it a Penstock?")
+            raise UnavailableError(
+                "the answer is not a list of event types", fix="is it a Penstock?"
+            )
         made.append(Document("event-type", name, body))
     return made
 
@@ -361,7 +380,7 @@ def _parse_attribute(text: str) -> TypeAttribute:
         )
     except ValidationError:
         raise UsageError(
-            f"{quote(text)} is no attribute",
+            f"{quote(text)} is not an attribute",
             fix="write NAME:TYPE; types are string, int, long, float, double, boolean, date and "
             "timestamp",
         ) from None
@@ -408,7 +427,7 @@ def _sign(
         raise UsageError(f"the type cannot be signed: {first}") from None
     reason = _registry(known or {}, made).object_to(made)
     if reason is not None:
-        raise DeniedError(f"nobody would believe this type: {reason}", fix="give --capability")
+        raise DeniedError(f"this type would not be trusted: {reason}", fix="give --capability")
     document = made.document()
     text = write_document(document, out)
     data = {"id": type_id(made), "file": str(out) if out else None, "document": document.fields()}

@@ -46,13 +46,13 @@ out_option = click.option(
     "--out",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what the other side takes to this file.",
+    help="The file to write for the other side.",
 )
 
 
 @click.group("keys")
 def command() -> None:
-    """Give out and take keys of sealed streams, and change them.
+    """Issue, install and rotate the keys of sealed streams.
 
     TYPE is the name of an event type that is applied here.
     """
@@ -83,9 +83,9 @@ def request(event_type: str, capability: str, out: Path, as_json: bool) -> None:
 @out_option
 @json_option
 def admit(request_file: Path, out: Path, as_json: bool) -> None:
-    """Let a domain into the key groups that its capability gives a right to.
+    """Admit a domain to the key groups that its capability gives a right to.
 
-    What is written is for all members: it may change keys.
+    The output is for all members: it may rotate keys.
     """
     from penstock.trust.key_messages import read_request, sign_messages
 
@@ -100,10 +100,10 @@ def admit(request_file: Path, out: Path, as_json: bool) -> None:
 
 @command.command("refresh")
 @out_option
-@click.option("--now", "at_once", is_flag=True, help="Also where none is due yet.")
+@click.option("--now", "at_once", is_flag=True, help="Also rotate keys that are not due yet.")
 @json_option
 def refresh(out: Path, at_once: bool, as_json: bool) -> None:
-    """Change the keys that are due, without those whose capability has ended or was revoked."""
+    """Rotate the keys that are due, without members whose capability has ended or was revoked."""
     from penstock.trust.key_messages import sign_messages
 
     _probe(out)
@@ -119,10 +119,11 @@ def refresh(out: Path, at_once: bool, as_json: bool) -> None:
 @out_option
 @json_option
 def expel(key: str, out: Path, as_json: bool) -> None:
-    """Put the domain of KEY out of all key groups, at once.
+    """Expel the domain of KEY from all key groups, at once.
 
-    What was sealed before it can still read; of what comes later nothing.
+    It can still read what was sealed before, and nothing that is sealed later.
     """
+    from penstock.trust.key_groups import Refresh
     from penstock.trust.key_messages import sign_messages
 
     _probe(out)
@@ -135,16 +136,18 @@ def expel(key: str, out: Path, as_json: bool) -> None:
             )
         _record("expelled", len(messages), domain=key)
         _write(out, sign_messages(messages, office.own))
-    _show_messages(messages, out, as_json)
+    starts = [it.start for it in messages if isinstance(it, Refresh)]
+    left = f"it still reads what was sealed before {_time(max(starts))}, wherever that is kept"
+    _show_messages(messages, out, as_json, left=left)
 
 
 @command.command("take")
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
 def take(file: Path, as_json: bool) -> int:
-    """Take what the owner of a type wrote: gateways have the keys a second later.
+    """Install the keys that the owner of a type wrote to FILE: gateways have them a second later.
 
-    The exit code is 1 where a file was missed that comes before this one.
+    The exit code is 1 if a file that comes before this one was missed.
     """
     from penstock.store.key_groups import KnownTypes
     from penstock.trust.key_messages import signer_of
@@ -163,7 +166,7 @@ def take(file: Path, as_json: bool) -> int:
         if missed:
             what = counted(missed, "key")
             target.print(
-                f"{what} cannot be followed: a file is missing, or this domain was put out"
+                f"{what} cannot be followed: a file is missing, or this domain was expelled"
             )
             target.print("take the files in their order, or ask with `penstock keys request` again")
 
@@ -286,18 +289,27 @@ def _probe(path: Path) -> None:
 
 
 def _show_messages(
-    messages: list[Welcome | Refresh], out: Path, as_json: bool, keys: Iterable[str] = ()
+    messages: list[Welcome | Refresh],
+    out: Path,
+    as_json: bool,
+    keys: Iterable[str] = (),
+    left: str = "",
 ) -> None:
     from penstock.trust.key_groups import Welcome
 
     changed = sum(not isinstance(it, Welcome) for it in messages)
     given = list(keys)
-    data = {"messages": len(messages), "changed": changed, "keys": given, "file": str(out)}
+    data: dict[str, Any] = {"messages": len(messages), "changed": changed, "keys": given}
+    data["file"] = str(out)
+    if left:
+        data["left"] = left
 
     def render(target: Console) -> None:
         if given:
             target.print(f"admitted to the keys of: {', '.join(given)}", soft_wrap=True)
         target.print(f"{counted(changed, 'key')} changed")
+        if left:
+            target.print(left, soft_wrap=True)
         target.print(f"wrote {out}; all members take it, in order", style="dim", soft_wrap=True)
 
     show(as_json, data, render)

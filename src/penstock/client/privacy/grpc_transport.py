@@ -67,7 +67,7 @@ class GrpcTransport:
         """
         host = target.rpartition(":")[0].strip("[]")
         if not host:
-            raise UsageError(f"{quote(target)} is no address", fix="write HOST:PORT")
+            raise UsageError(f"{quote(target)} is not an address", fix="write HOST:PORT")
         if plain and not is_loopback(host):
             raise UsageError(f"{quote(target)} would get the token in clear", fix="use TLS")
         options = [("grpc.max_receive_message_length", ANSWER_LIMIT)]

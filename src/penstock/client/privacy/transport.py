@@ -117,7 +117,7 @@ class RestTransport:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
-            raise UsageError(f"{quote(url)} is no address", fix="write https://HOST:PORT")
+            raise UsageError(f"{quote(url)} is not an address", fix="write https://HOST:PORT")
         if parts.scheme == "http" and not is_loopback(parts.hostname):
             raise UsageError(f"{quote(url)} would send the token in clear", fix="write https://…")
         self._host, self._port = parts.hostname, parts.port

@@ -817,7 +817,7 @@ def _ask_gateway(visit: Visit, asked: Mapping[str, str]) -> Verdict:
     desk, definitions = visit.desk, visit.definitions
     payload = read_object(asked["payload"].encode()) if asked["payload"].strip() else {}
     if payload is None:
-        raise UsageError("the payload is no JSON object", fix='write {"pulse": 80}')
+        raise UsageError("the payload is not a JSON object", fix='write {"pulse": 80}')
     purpose = asked["purpose"] or None
     request = make_request(
         asked["topic"],

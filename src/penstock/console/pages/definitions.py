@@ -460,7 +460,7 @@ def review_rollback(visit: Visitor, form: Form) -> Again:
     visit.require_administration()
     given = form.text("epoch", 20)
     if not given.isascii() or not given.isdigit():
-        raise UsageError(f"{quote(given)} is no epoch", fix="choose one in the history")
+        raise UsageError(f"{quote(given)} is not an epoch", fix="choose one in the history")
     store = visit.desk.definitions.definitions
     now, then = store.snapshot(), store.snapshot_at(int(given))
     keys = [parse_key(it) for it in form.all("key")] or sorted(

@@ -46,7 +46,7 @@ class LiveMessage(PageData):
     at: float
     topic: str
     text: str
-    """The payload; JSON is indented. Empty: it is no text."""
+    """The payload; JSON is indented. Empty: it is not text."""
     size: int
     cut: bool
     retained: bool

@@ -13,10 +13,14 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import secrets
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, get_args, get_origin
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 from urllib.parse import quote as encode
 
 from fastapi import Query
@@ -37,6 +41,7 @@ from penstock.masks.chain import MASKS
 from penstock.model import kinds
 from penstock.model.document import Document
 from penstock.pipeline.control import ACTIONS, Control
+from penstock.pipeline.sinks.commits import Commit
 from penstock.store.audit.entry import Detail, allow_detail
 from penstock.yaml_text import Limits, read_documents
 
@@ -50,6 +55,7 @@ ROOM: Final = Room(
 )
 allow_detail("view", Detail.NAME)
 _MOST_STEPS: Final = 16
+_MOST_BATCHES: Final = 400
 _MOST_RECORDS: Final = 50
 _RECORDS_BYTES: Final = 64 * 1024
 _EXAMPLES: Final = 6
@@ -92,6 +98,24 @@ class ViewList(PageData):
     may_change: bool
 
 
+class FieldRow(PageData):
+    """A field of a stream."""
+
+    name: str
+    type: str
+    category: str
+
+
+class StreamPage(PageData):
+    """One stream: its topics, fields and views."""
+
+    stream: StreamRow
+    description: str
+    fields: Sequence[FieldRow]
+    views: Sequence[ViewRow]
+    may_change: bool
+
+
 class LeftRow(PageData):
     """What a view leaves of a field."""
 
@@ -111,7 +135,17 @@ class ViewPage(PageData):
     left: Sequence[LeftRow]
     loss: Sequence[float]
     risk: Sequence[float]
+    losses: Sequence[float]
+    """The mean loss of each batch that published something, as the view recorded it."""
+    suppressed: Sequence[float]
+    """The share of records that each such batch rejected."""
+    since: str
     may_change: bool
+
+    def course(self) -> str:
+        """Return loss and rejected records, batch by batch."""
+        lines = [Series("mean loss", self.losses), Series("rejected", self.suppressed)]
+        return line_chart(lines, f"Loss and rejected records of {self.view.name}", most=1.0)
 
     def chart(self) -> str:
         """Return loss and risk, look by look."""
@@ -149,6 +183,21 @@ class FieldEffect(PageData):
     before: int
     after: int
     """How many values there are that differ."""
+    loss: float
+    """The share of what the values told apart that is lost: 0 nothing, 1 all of it."""
+
+
+class PreviewFigures(PageData):
+    """What the examples lose and risk together."""
+
+    loss: float
+    risk_before: float
+    risk_after: float
+    alone_before: int
+    alone_after: int
+    """How many records nobody else is like."""
+    known_by: Sequence[str]
+    """The fields by which somebody would know a person."""
 
 
 class PreviewRow(PageData):
@@ -174,6 +223,7 @@ class ViewForm(PageData):
     records: str
     rows: Sequence[PreviewRow]
     effects: Sequence[FieldEffect]
+    figures: PreviewFigures | None
     stateful: Sequence[str]
     rejected: int
     problems: Sequence[Mapping[str, str]]
@@ -232,6 +282,30 @@ def list_views(visit: Visitor) -> ViewList:
     )
 
 
+@ROOM.page("/views/stream", "Stream", "views/stream.html", hidden=True)
+def show_stream(visit: Visitor, name: Annotated[str, Query(max_length=256)]) -> StreamPage:
+    """Show one stream: which topics feed it, which fields it has, and its views."""
+    stream = visit.definitions.of(kinds.Stream).get(name)
+    if stream is None:
+        raise MissingError(f"there is no stream {quote(name)}", fix="look for it in the list")
+    views = visit.definitions.of(kinds.View)
+    own = [it for _, it in sorted(views.items()) if it.stream == name]
+    return StreamPage(
+        stream=StreamRow(
+            name=name,
+            format=stream.format,
+            topics=stream.patterns,
+            fields=[it.name for it in stream.fields],
+            subject=stream.subject or "",
+            views=[it.name for it in own],
+        ),
+        description=stream.description,
+        fields=[FieldRow(name=it.name, type=it.type, category=it.category) for it in stream.fields],
+        views=[_tell_view(visit, it) for it in own],
+        may_change=visit.administers,
+    )
+
+
 def _find_view(visit: Visit, name: str) -> kinds.View:
     view = visit.definitions.of(kinds.View).get(name)
     if view is None:
@@ -243,6 +317,7 @@ def _find_view(visit: Visit, name: str) -> kinds.View:
 def show_view(visit: Visitor, name: Annotated[str, Query(max_length=256)]) -> ViewPage:
     """Show one view: what it leaves of each field, how it runs, and its risk."""
     view, figures = _find_view(visit, name), visit.desk.figures
+    batches = _list_batches(Control(visit.desk.config.pipeline.folder).view(name).tail())
     return ViewPage(
         view=_tell_view(visit, view),
         roles=view.roles,
@@ -255,8 +330,32 @@ def show_view(visit: Visitor, name: Annotated[str, Query(max_length=256)]) -> Vi
         ],
         loss=figures.levels("penstock_view_loss", view=name),
         risk=figures.levels("penstock_view_prosecutor_risk_mean", view=name),
+        losses=[it.loss for it in batches],
+        suppressed=[it.rejected for it in batches],
+        since=batches[0].at if batches else "",
         may_change=visit.administers,
     )
+
+
+class _Batch(NamedTuple):
+    """What one batch lost and left out, and when it was published."""
+
+    at: str
+    loss: float
+    rejected: float
+
+
+def _list_batches(commits: Sequence[Commit]) -> list[_Batch]:
+    found = []
+    for before, after in itertools.pairwise(commits):
+        was, now = before.totals, after.totals
+        read, published = now.read - was.read, now.published - was.published
+        if published > 0 and read > 0 and now.rejected >= was.rejected:
+            moment = datetime.fromtimestamp(after.at / 1000, UTC)
+            loss = min(1.0, max(0.0, (now.loss - was.loss) / published))
+            rejected = min(1.0, (now.rejected - was.rejected) / read)
+            found.append(_Batch(moment.isoformat(), loss, rejected))
+    return found[-_MOST_BATCHES:]
 
 
 @ROOM.action("/views/control")
@@ -335,6 +434,7 @@ def _make_form(visit: Visit, form: FormData) -> ViewForm:
         records=records,
         rows=rows,
         effects=list(_measure(rows)),
+        figures=_measure_risk(chosen, rows) if chosen is not None else None,
         stateful=stateful,
         rejected=sum(it.after is None for it in rows),
         problems=[
@@ -497,7 +597,7 @@ def _read_records(text: str) -> list[dict[str, Any]]:
     for number, line in enumerate(filter(str.strip, text.splitlines()), 1):
         record = read_object(line.encode())
         if record is None:
-            raise UsageError(f"line {number} of the records is no JSON object", fix="correct it")
+            raise UsageError(f"line {number} of the records is not a JSON object", fix="correct it")
         found.append(record)
     if len(found) > _MOST_RECORDS:
         raise UsageError(f"more than {_MOST_RECORDS} records", fix="leave some out")
@@ -508,14 +608,55 @@ def _measure(rows: Sequence[PreviewRow]) -> Iterator[FieldEffect]:
     """Yield how much of each field is left in the examples."""
     done = [(it.before, it.after) for it in rows if it.after is not None]
     for name in dict.fromkeys(field for before, _ in done for field in before):
-        had = [before.get(name) for before, _ in done]
-        has = [after.get(name) for _, after in done if name in after]
+        had = [str(before.get(name)) for before, _ in done]
+        has = [str(after.get(name)) for _, after in done if name in after]
         kept = sum(name in after and after[name] == before.get(name) for before, after in done)
+        told = _entropy(had)
+        loss = 0.0
+        if len(has) < len(done):
+            loss = 1.0
+        elif told:
+            loss = max(0.0, 1 - _entropy(has) / told)
         yield FieldEffect(
             field=name,
             kept=kept,
             changed=len(has) - kept,
             removed=len(done) - len(has),
-            before=len({str(it) for it in had}),
-            after=len({str(it) for it in has}),
+            before=len(set(had)),
+            after=len(set(has)),
+            loss=loss,
         )
+
+
+def _entropy(values: Sequence[str]) -> float:
+    """Return how well values tell records apart, in bits."""
+    counts = Counter(values)
+    return -sum(it / len(values) * math.log2(it / len(values)) for it in counts.values())
+
+
+def _measure_risk(stream: kinds.Stream, rows: Sequence[PreviewRow]) -> PreviewFigures | None:
+    """Return what the examples lose, and how far a person can be found by what is known of them.
+
+    Known are the quasi-identifiers of the stream; where it names none, all fields.
+    """
+    done = [(it.before, it.after) for it in rows if it.after is not None]
+    if not done:
+        return None
+    known = [it.name for it in stream.fields if it.category == "quasi-identifier"]
+    known = known or [it.name for it in stream.fields]
+    groups = [
+        Counter(tuple(str(it.get(name)) for name in known) for it in records)
+        for records in ([before for before, _ in done], [after for _, after in done])
+    ]
+    losses = [it.loss for it in _measure(rows)]
+    # The mean over records of 1 / size of the group is groups / records.
+    before, after = (len(it) / len(done) for it in groups)
+    alone = [sum(count == 1 for count in it.values()) for it in groups]
+    return PreviewFigures(
+        loss=sum(losses) / max(1, len(losses)),
+        risk_before=before,
+        risk_after=after,
+        alone_before=alone[0],
+        alone_after=alone[1],
+        known_by=known,
+    )

@@ -336,7 +336,7 @@ class PatternCompiler:
             raise self._table.fault(place, "nobody asks for visits", "name the type in request")
         if DAY % every:
             raise self._table.fault(
-                f"{place}.every", "a day is no multiple of it", "write such as 1s"
+                f"{place}.every", "a day is not a multiple of it", "write such as 1s"
             )
         if self._zone != UNIVERSAL and QUARTER % every:
             message = f"days of {self._zone} need parts of a quarter of an hour"

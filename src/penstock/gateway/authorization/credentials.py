@@ -538,7 +538,7 @@ def _name_by_id(payload: bytes, signed: _Signed, *, retain: bool) -> bytes:
         return payload
     content = read_object(payload)
     if content is None:
-        raise CredentialError("the payload is no JSON object")
+        raise CredentialError("the payload is not a JSON object")
     strange = [name for name in content if name not in signed.ids]
     if strange:
         raise CredentialError("it has an attribute that its event type does not have")

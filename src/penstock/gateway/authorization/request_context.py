@@ -129,6 +129,12 @@ def bind(properties: PublishProperties) -> bytes:
     """
     if not (properties.user or properties.reserved or properties.kept):
         return b""
+    if properties.bound is None:
+        properties.bound = _write_bound(properties)
+    return properties.bound
+
+
+def _write_bound(properties: PublishProperties) -> bytes:
     texts = [
         (properties.content_type or "").encode(),
         (properties.response_topic or "").encode(),

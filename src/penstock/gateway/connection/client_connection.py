@@ -33,11 +33,12 @@ from penstock.gateway.connection.broker_connection import BrokerConnection
 from penstock.gateway.connection.context import (
     FAREWELL_SECONDS,
     Cause,
+    ClientReplies,
     ConnectionContext,
+    DeferredAcks,
     encode_refusal,
     make_disconnect,
 )
-from penstock.gateway.connection.replies import ClientReplies, DeferredAcks
 from penstock.gateway.limits import TICK_SECONDS, Arrival
 from penstock.gateway.publishing.lanes import Lane
 from penstock.gateway.session import Session

@@ -219,7 +219,7 @@ def _read_keys(data: bytes, place: str) -> dict[str | None, jwt.PyJWK]:
             with contextlib.suppress(jwt.PyJWKError, jwt.InvalidKeyError):
                 found[it.get("kid")] = jwt.PyJWK(it)  # or of a curve that is not known here
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, jwt.PyJWTError):
-        raise UnavailableError(f"{quote(place)} is no JWK Set", fix=fix) from None
+        raise UnavailableError(f"{quote(place)} is not a JWK Set", fix=fix) from None
     if not found:
         raise UnavailableError(f"the JWK Set of {quote(place)} has no key for signatures", fix=fix)
     return found

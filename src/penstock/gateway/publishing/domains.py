@@ -302,7 +302,7 @@ class DomainLink(OwnConnection):
             return
         document = _read_document(payload, key)
         if document is None:
-            _log.warning("what another domain offers is no document of its own")
+            _log.warning("what another domain offers is not a document of its own")
             return
         if len(self._waiting) >= WAITING_LIMIT:
             # Strangers keep nobody out who is a member.
@@ -315,9 +315,9 @@ class DomainLink(OwnConnection):
         """Note who came and went; register what members offer."""
         joined = self.members
         for key in sorted(joined - self._joined):
-            _log.info("a domain has joined the network", domain=fingerprint(key))
+            _log.info("a domain has joined the network", key_id=fingerprint(key))
         for key in sorted(self._joined - joined):
-            _log.warning("a domain is no member of the network any more", domain=fingerprint(key))
+            _log.warning("a domain has left the network", key_id=fingerprint(key))
         self._joined = joined
         for key in joined:
             offered = [(place, it) for place, (whose, it) in self._waiting.items() if whose == key]

@@ -136,13 +136,13 @@ class KeyExchange:
             if member not in self._refused:
                 self._refused.add(member)
                 _log.warning(
-                    "a request for keys is refused", domain=fingerprint(member), error=error
+                    "a request for keys is refused", key_id=fingerprint(member), error=error
                 )
             return
         self._refused.discard(member)
         if messages:
             self._due = 0
-            _log.info("a domain has got keys", domain=fingerprint(member), count=len(messages))
+            _log.info("a domain has got keys", key_id=fingerprint(member), count=len(messages))
 
     def _take(self, office: KeyOffice, owner: str, group: str, payload: bytes) -> None:
         try:
@@ -168,7 +168,7 @@ class KeyExchange:
         else:
             self._missed.discard(id_)
         if taken.taken:
-            _log.info("took keys of another domain", domain=fingerprint(owner), count=taken.taken)
+            _log.info("took keys of another domain", key_id=fingerprint(owner), count=taken.taken)
 
     def _offer(self, office: KeyOffice) -> Iterator[Outgoing]:
         changes = office.keys.changes()

@@ -10,7 +10,7 @@ Rules that hold here:
   for the topic, the publisher or user properties, it is written anew with these as fields:
   what the gateway knows goes before what the payload says, for it is what was authorised. A
   field that some pattern of the stream fills is the gateway's alone: by another it is null.
-- A payload that is no JSON object to `json_text` is recorded behind a mark: the pipeline sets
+- A payload that is not a JSON object to `json_text` is recorded behind a mark: the pipeline sets
   it aside with the reason, nothing is lost on the way there, and no view believes what the
   gateway could not read. So is one that is too long with what is added to it; its end is cut.
 - The key is the person that the record is about, where the stream says which field that is.

@@ -44,7 +44,7 @@ class DateDomain(Domain):
             )
         if bucket is not None and bucket < 1:
             problems.append(
-                Problem(f"{name}.bucket", f"{bucket!r} is no bucket size", "give 1 or more")
+                Problem(f"{name}.bucket", f"{bucket!r} is not a bucket size", "give 1 or more")
             )
         if bucket is not None and unit != "days" and low.day != 1:
             fix = f"begin with {low.replace(day=1)}"
@@ -135,7 +135,7 @@ def _date(days: float) -> date:
 
 
 def _read(value: object) -> float:
-    """Return the day that a value tells, as days since 1970; NaN for what is no date."""
+    """Return the day that a value tells, as days since 1970; NaN for what is not a date."""
     try:
         if isinstance(value, str):
             long = len(value) > DATE_LENGTH

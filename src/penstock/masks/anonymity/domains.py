@@ -100,7 +100,7 @@ class NumberDomain(Domain):
             problems.append(Problem(f"{name}.bounds", "the low must lie below the high", fix))
         elif bucket is not None and not (bucket > 0 and (high - low) / bucket <= MAX_BUCKETS):
             fix = f"give a positive number that makes at most {MAX_BUCKETS} buckets"
-            problems.append(Problem(f"{name}.bucket", f"{bucket!r} is no bucket size", fix))
+            problems.append(Problem(f"{name}.bucket", f"{bucket!r} is not a bucket size", fix))
         if problems:
             raise InvalidError(f"domain {quote(name)}", problems)
         self.low, self.high, self.bucket = float(low), float(high), bucket

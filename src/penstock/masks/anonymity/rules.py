@@ -288,7 +288,7 @@ class Closeness(GroupRule):
         problems = []
         if not 0.0 < t <= 1.0:
             fix = "give a number above 0 and at most 1"
-            problems.append(Problem(f"{domain.name}.t", f"{t!r} is no distance", fix))
+            problems.append(Problem(f"{domain.name}.t", f"{t!r} is not a distance", fix))
         if distance is Distance.HIERARCHICAL and not isinstance(domain, CategoryDomain):
             fix = "give it a hierarchy, or use the distance 'ordered' or 'equal'"
             problems.append(Problem(f"{domain.name}.distance", "it has no hierarchy", fix))

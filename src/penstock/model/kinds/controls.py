@@ -83,7 +83,7 @@ def _check_uri(text: str) -> str:
             "secret", "a password must not stand in a definition → leave it out of the URI"
         )
     if parts.scheme not in SCHEMES or not parts.hostname:
-        raise ValueError(f"{quote(text)} is no address → write https://service.example/privacy")
+        raise ValueError(f"{quote(text)} is not an address → write https://service.example/privacy")
     return text
 
 
@@ -99,13 +99,13 @@ def is_mobile(text: str) -> bool:
 
 def _check_email(text: str) -> str:
     if not is_email(text):
-        raise ValueError(f"{quote(text)} is no e-mail address → write privacy@crm.example")
+        raise ValueError(f"{quote(text)} is not an e-mail address → write privacy@crm.example")
     return text
 
 
 def _check_mobile(text: str) -> str:
     if not is_mobile(text):
-        raise ValueError(f"{quote(text)} is no telephone number → write +4791234567")
+        raise ValueError(f"{quote(text)} is not a telephone number → write +4791234567")
     return text
 
 
@@ -308,6 +308,6 @@ class ControlSubscriber(Definition):
             _check_uri(self.uri)
         elif not place[0].fullmatch(self.uri):
             raise ValueError(
-                f"{quote(self.uri)} is no place for {self.delivery} → write such as {place[1]}"
+                f"{quote(self.uri)} is not a place for {self.delivery} → write such as {place[1]}"
             )
         return self

@@ -103,8 +103,8 @@ def _check_distinguished_name(text: str) -> str:
         not re.fullmatch(r"[A-Za-z0-9.]+=\S(.*\S)?", part) for part in parts
     ):
         raise ValueError(
-            f"{quote(text)} is no distinguished name → write it as `openssl x509 -noout -subject "
-            "-nameopt RFC2253 -in FILE` prints it, such as CN=anna,O=Hospital"
+            f"{quote(text)} is not a distinguished name → write it as `openssl x509 -noout "
+            "-subject -nameopt RFC2253 -in FILE` prints it, such as CN=anna,O=Hospital"
         )
     return text
 

@@ -38,7 +38,7 @@ _DPV = re.compile(
 def _check_dpv(text: str) -> str:
     if text and not _DPV.fullmatch(text):
         raise ValueError(
-            f"{quote(text)} is no identifier of the Data Privacy Vocabulary → "
+            f"{quote(text)} is not an identifier of the Data Privacy Vocabulary → "
             "write dpv:Marketing or https://w3id.org/dpv#Marketing"
         )
     return text

@@ -371,7 +371,7 @@ def read_moment(text: str) -> int:
         found = None
     if found is None or found.tzinfo is None:
         raise ValueError(
-            f"{quote(text)} is no timestamp → write one with its offset, such as "
+            f"{quote(text)} is not a timestamp → write one with its offset, such as "
             "2026-12-31T23:59:59Z"
         )
     return round(found.astimezone(UTC).timestamp() * 1000)

@@ -139,7 +139,7 @@ def _check_folder(path: str) -> str:
     parts = path.split("/")
     if not path.startswith("/") or ".." in parts or not path.isprintable():
         raise ValueError(
-            f"{quote(path)} is no folder that every process would find → "
+            f"{quote(path)} is not a folder that every process would find → "
             "write the whole path, from / on"
         )
     return path
@@ -160,7 +160,7 @@ class FileSource(Part):
 def _check_registry(url: str) -> str:
     if not url.startswith(("http://", "https://")) or "@" in url or not url.isprintable():
         raise ValueError(
-            f"{quote(url)} is no address of a schema registry → "
+            f"{quote(url)} is not an address of a schema registry → "
             "write http:// or https://, without a user in it"
         )
     return url.rstrip("/")
@@ -425,8 +425,8 @@ class Stream(Definition):
             for name in levels:
                 if types.get(name) not in LEVEL_TYPES:
                     raise ValueError(
-                        f"from: the level {quote(name)} is no field of type string, int or long → "
-                        "name one of fields"
+                        f"from: the level {quote(name)} is not a field of type string, int or long "
+                        "→ name one of fields"
                     )
         return self
 
@@ -447,7 +447,7 @@ class Stream(Definition):
             types = LEVEL_TYPES if what == "property" else {"string"}
             if field is None or field.type not in types:
                 raise ValueError(
-                    f"adds: {quote(name)} is no field of type {' or '.join(sorted(types))} → "
+                    f"adds: {quote(name)} is not a field of type {' or '.join(sorted(types))} → "
                     "add it to fields"
                 )
             if name in levels or names.count(name) > 1:

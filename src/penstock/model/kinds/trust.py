@@ -36,7 +36,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 
 def _check_uuid(text: str) -> str:
     if not _UUID.fullmatch(text):
-        raise ValueError(f"{quote(text)} is no UUID → write it in small letters, with hyphens")
+        raise ValueError(f"{quote(text)} is not a UUID → write it in small letters, with hyphens")
     return text
 
 

@@ -231,7 +231,7 @@ def apply_to_groups(
         elif isinstance(anonymizer, Microaggregation):
             kept = _microaggregate(columns, bounds, anonymizer)
         else:
-            raise TypeError(f"{anonymizer.name} is no anonymizer of windows")
+            raise TypeError(f"{anonymizer.name} is not an anonymizer of windows")
         schema = anonymizer.output(schema)
         if not kept.all():
             reason = TOO_FEW.format(anonymizer.name, getattr(anonymizer, "k", 0))

@@ -236,7 +236,7 @@ def count_shards(
     which a checkpoint keeps for good: so does the ledger, and figures are the same with any number.
     """
     if asked is not None and asked < 1:
-        raise UsageError(f"{asked} is no number of shards", fix="give 1 or more")
+        raise UsageError(f"{asked} is not a number of shards", fix="give 1 or more")
     if not blueprint.divides:
         return 1
     partitions = int(session.conf.get(PARTITIONS) or 1)

@@ -53,7 +53,7 @@ PART: Final = "part-"
 """Begins the name of a file that was staged."""
 OWN: Final = 0o600
 _STAYS: Final = frozenset({"wanted.json", "condition.json", ".lock", ".erasing.lock", TAKING_BACK})
-"""What is no part of what a view has published, nor of where it stands."""
+"""What is not a part of what a view has published, nor of where it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +178,18 @@ class ViewFolder:
                     if line.endswith(b"\n"):
                         yield Commit.from_line(line)
 
+    def tail(self, limit: int = 1 << 20) -> list[Commit]:
+        """Return the newest commits, oldest first: as many as so many bytes of the log hold."""
+        path = self.folder / COMMITS
+        if not path.exists():
+            return []
+        with path.open("rb") as file:
+            begin = max(0, file.seek(0, os.SEEK_END) - limit)
+            file.seek(begin)
+            lines = file.read(limit).splitlines(keepends=True)
+        whole = lines[1:] if begin else lines
+        return [Commit.from_line(it) for it in whole if it.endswith(b"\n")]
+
     def dead_letters(self) -> Iterator[dict[str, Any]]:
         """Yield the records that could not be published: offset and reason."""
         for commit in self.commits():
@@ -249,7 +261,7 @@ class ViewWriter(ViewFolder):
     def _mend(self) -> None:
         if (self.folder / TAKING_BACK).exists():
             raise UnavailableError(
-                f"to take back what the view in {self.folder} published was interrupted",
+                f"taking back what the view in {self.folder} published was interrupted",
                 fix="repeat `penstock views erase` or `penstock views rebuild`",
             )
         self._cut_torn_line()

@@ -263,7 +263,7 @@ class Sinks:
                 return self._find_topic(encoding)
             case _ if form in OPTIONS:
                 return FileSink(form)
-        raise UsageError(f"{quote(form)} is no format of views", fix="see penstock schema view")
+        raise UsageError(f"{quote(form)} is not a format of views", fix="see penstock schema view")
 
     def _find_topic(self, encoding: str) -> Sink:
         if self._kafka is None:

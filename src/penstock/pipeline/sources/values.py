@@ -1,9 +1,9 @@
 """Rows of tables as JSON values, column by column.
 
 Rules that hold here:
-- A cell that is no value of its field's type goes on as text, so that its record becomes a
+- A cell that is not a value of its field's type goes on as text, so that its record becomes a
   dead letter of each view, with the reason, and is not dropped here.
-- Columns that the stream does not have are left out. Bytes that are no UTF-8 are a problem
+- Columns that the stream does not have are left out. Bytes that are not UTF-8 are a problem
   of their record.
 """
 

@@ -232,7 +232,7 @@ def _read_advertisement(rest: str, payload: bytes, notation: Notation) -> Advert
         return Advertise(filter_)
     if not _SECONDS.fullmatch(payload):
         raise CommandError(
-            "the payload is no number of seconds",
+            "the payload is not a number of seconds",
             fix="send a number from 1 on, or nothing: until the connection ends",
         )
     return Advertise(filter_, int(payload))
@@ -320,13 +320,15 @@ def _read_content(written: str) -> str:
     wrong = _NO_CODE.search(written)
     if wrong is not None:
         raise CommandError(
-            f"{quote(written[wrong.start() : wrong.start() + 3])} is no code of a character",
+            f"{quote(written[wrong.start() : wrong.start() + 3])} is not a code of a character",
             fix="write % as %25",
         )
     try:
         text = unquote(written, errors="strict")
     except UnicodeDecodeError:
-        raise CommandError("the codes in it are no UTF-8", fix="encode the text in UTF-8") from None
+        raise CommandError(
+            "the codes in it are not UTF-8", fix="encode the text in UTF-8"
+        ) from None
     if not text.strip():
         raise CommandError("the content filter is empty", fix="write an expression, or leave | out")
     return text
@@ -343,7 +345,7 @@ def read_type(name: str, payload: bytes) -> tuple[Mapping[str, Any], tuple[str, 
     body = read_object(payload)
     if body is None:
         raise UsageError(
-            "the payload is no JSON object",
+            "the payload is not a JSON object",
             fix='send the type: {"from": ["ward/+bed/vitals"], "fields": [{"name": "pulse", '
             '"type": "int"}]}',
         )

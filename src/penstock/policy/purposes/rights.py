@@ -102,7 +102,7 @@ def check_extension(held: Document | None, body: Mapping[str, Any]) -> None:
     for field in after.fields:
         if field.name not in known and not field.optional:
             raise UsageError(
-                f"the field {field.name!r} is new, and messages that are sent have it not",
+                f"the field {field.name!r} is new, and messages that are sent do not have it",
                 fix="make it optional",
             )
     if after.patterns[: len(before.patterns)] != before.patterns:

@@ -205,7 +205,7 @@ _Rows = Callable[[IO[str]], Iterator[tuple[str, Mapping[str, Any] | None]]]
 
 
 def _open(path: Path, mode: str = "r") -> IO[str]:
-    # Line ends as they are; what is no UTF-8 as it is.
+    # Line ends as they are; what is not UTF-8 as it is.
     return path.open(mode, encoding="utf-8", errors="surrogateescape", newline="\n")
 
 

@@ -132,7 +132,7 @@ def is_fixed_rule(text: str) -> bool:
 def allow_detail(name: str, shape: Detail) -> None:
     """Put a detail on the list; meant to be called while a module is imported."""
     if not CODE.fullmatch(name):
-        raise UsageError(f"{quote(name)} is no name for a detail", fix="use snake_case")
+        raise UsageError(f"{quote(name)} is not a name for a detail", fix="use snake_case")
     if _details.setdefault(name, shape) is not shape:
         raise UsageError(f"the detail {quote(name)} is already a {_details[name]}")
 
@@ -168,7 +168,9 @@ class Entry:
         `actor` did it, `subject` is who the data is about; both are pseudonyms.
         """
         if not CODE.fullmatch(kind):
-            raise UsageError(f"{quote(kind)} is no kind of event", fix="write like decision.read")
+            raise UsageError(
+                f"{quote(kind)} is not a kind of event", fix="write like decision.read"
+            )
         for role, person in (("actor", actor), ("subject", subject)):
             if person is not None and not PSEUDONYM.fullmatch(person):
                 # Not quoted: it is probably somebody's name.

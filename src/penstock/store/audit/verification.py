@@ -154,7 +154,7 @@ def _note(seqs: list[int], seq: int) -> None:
 
 
 _ATTEMPTS = 5  # where the log is pruned meanwhile
-# What no appended entry can be equal to: its `details` are no JSON.
+# What no appended entry can be equal to: its `details` are not JSON.
 _UNREADABLE = Entry(0, "", "", None, None, None, None, details="")
 
 
@@ -340,7 +340,7 @@ def _read_page(database: Database, start: int, limit: int) -> list[Recorded]:
             return read_after(connection, start - 1, limit)
     except UnavailableError:
         if limit > 1:
-            # Text that is no text, or a damaged page: find the entry it stands in.
+            # Text that is not text, or a damaged page: find the entry it stands in.
             return _read_page(database, start, limit // 2)
         with database.read() as connection:
             found = connection.scalar(

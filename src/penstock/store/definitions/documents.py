@@ -139,10 +139,10 @@ def _encode(document: Document, limits: EditLimits) -> str:
     except TypeError as error:
         raise ValueError(f"holds what JSON cannot express: {error}") from error
     except UnicodeEncodeError:
-        raise ValueError("holds half of a surrogate pair, which is no character") from None
+        raise ValueError("holds half of a surrogate pair, which is not a character") from None
     if size > limits.document_bytes:
         raise ValueError(f"{size} bytes of JSON; at most {limits.document_bytes} are allowed")
-    if "NaN" in text or "Infinity" in text:  # in a text, or as what is no number of JSON
+    if "NaN" in text or "Infinity" in text:  # in a text, or as what is not a number of JSON
         json.loads(text, parse_constant=_refuse)
     return text
 

@@ -150,14 +150,14 @@ class BreakGlass:
             )
         if held.subjects is not None and subject not in held.subjects:
             raise UsageError(
-                f"{quote(subject)} is no subject of the scenario {scenario}",
+                f"{quote(subject)} is not a subject of the scenario {scenario}",
                 fix="add it to the scenario's subjects",
             )
         filters = FilterCompiler(self.definitions.definitions, self.definitions.scope)
         involves = filters.find(held)
         if involves is not None and not involves(subject):
             raise UsageError(
-                f"{quote(subject)} is no subject of the scenario {scenario}",
+                f"{quote(subject)} is not a subject of the scenario {scenario}",
                 fix="let its subject_filter involve them in a case of their own",
             )
         if situation is None and not self.situations.current(scenario, subject):

@@ -94,7 +94,7 @@ def test_explain_tells_emergency_policies_and_preferences(
     assert answer["object"] == {"patientId": "the payload's pid"}
     out = _run(capsys, "explain", "physiological/respiratory")[1]
     assert "readers need" in out
-    assert "situations are not known: no gateway has detected anything yet" in out
+    assert "the current situations are unknown: no gateway has detected anything yet" in out
 
 
 def test_check_tells_people_which_situations_it_looked_at(
@@ -106,7 +106,7 @@ def test_check_tells_people_which_situations_it_looked_at(
     assert "covid of patient-1: Severe (supposed)" in out
     code, out, _ = _run(capsys, *specialist)
     assert code == 1
-    assert "situations are not known: no gateway has detected anything yet" in out
+    assert "the current situations are unknown: no gateway has detected anything yet" in out
     code, out, _ = _run(capsys, *specialist, "--situation", "none")
     assert code == 1
     assert "not known" not in out

@@ -170,7 +170,7 @@ def test_a_table_and_a_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     [
         (("--topic", "garden/x"), "nothing says which attributes"),
         (("--stream", "nothing"), "there is no stream"),
-        (("--payload", "[1]"), "no JSON object"),
+        (("--payload", "[1]"), "not a JSON object"),
     ],
 )
 def test_bad_input(

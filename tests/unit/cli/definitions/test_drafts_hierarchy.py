@@ -59,10 +59,10 @@ def test_values_become_prefixes_ranges_or_leaves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("from-values", "x", "v.txt", "--ranges", "10,25"), "25 is no multiple of 10"),
-        (("from-values", "x", "v.txt", "--ranges", "10"), "'b' is no whole number"),
+        (("from-values", "x", "v.txt", "--ranges", "10,25"), "25 is not a multiple of 10"),
+        (("from-values", "x", "v.txt", "--ranges", "10"), "'b' is not a whole number"),
         (("from-values", "x", "v.txt", "--column", "zip"), "has no column 'zip'"),
-        (("from-csv", "x", "twice.csv"), "twice.csv':2: 'a' stands there twice"),
+        (("from-csv", "x", "twice.csv"), "twice.csv':2: 'a' is listed twice"),
         (("from-csv", "x", "parents.csv"), "'b' lies below"),
         (("show", "x"), "there is no hierarchy 'x'"),
     ],

@@ -218,7 +218,7 @@ def test_every_kind_has_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
         (("check", "--topic", "a", "--purpose", "biling"), "did you mean 'billing'?"),
         (("history", "--limit", "0"), "0 is not in the range"),
         (("check", "--topic", "a", "-a", "x"), "NAME=VALUE"),
-        (("check", "--topic", "a", "--payload", "["), "no JSON object"),
+        (("check", "--topic", "a", "--payload", "["), "not a JSON object"),
         (("apply", "-f", "none.yaml"), "no file or folder"),
     ],
 )

@@ -75,7 +75,7 @@ SIDE_BY_SIDE += "within: 9s}"
         ("{visits: {event: A}, who: k, place: v}", "visits needs who, place, every and within"),
         (
             "{visits: {event: A}, who: k, place: k, every: 7s, within: 1d, request: Asked}",
-            "a day is no multiple",
+            "a day is not a multiple",
         ),
         (
             "{visits: {event: A}, who: k, place: v, every: 1s, within: 1d, request: Asked}",

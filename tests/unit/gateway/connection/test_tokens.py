@@ -131,8 +131,8 @@ def test_a_changed_file_counts_at_once_and_a_lost_one_opens_nothing(issuer: Toke
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no JWK Set"),
-        ("[]", "no JWK Set"),
+        ("", "not a JWK Set"),
+        ("[]", "not a JWK Set"),
         ('{"keys": [{"kty": "oct", "k": "AAAA"}]}', "no key for signatures"),
         ('{"keys": [{"kty": "EC"}]}', "no key for signatures"),
         ('{"keys": [' + '{"kty": "oct"},' * 200_000 + "{}]}", "1 MiB"),

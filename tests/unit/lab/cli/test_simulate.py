@@ -97,7 +97,7 @@ def test_a_wrong_speed_is_refused(speed: str) -> None:
 
 @pytest.mark.parametrize("to", ["http://there", "mqtt://", "mqtt://host:99999", "nonsense"])
 def test_a_wrong_address_is_refused(to: str) -> None:
-    with pytest.raises(UsageError, match="is no address of a gateway"):
+    with pytest.raises(UsageError, match="is not an address of a gateway"):
         run("--patients", "10", "--to", to)
 
 

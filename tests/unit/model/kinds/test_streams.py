@@ -136,8 +136,8 @@ def test_patterns_are_stored_under_the_name_that_people_write() -> None:
     [
         (["$SYS/#"], {}, "never recorded"),
         (["$share/g/home"], {}, "never recorded"),
-        (["home/+bed"], {}, "the level 'bed' is no field"),
-        (["home/+pulse"], {}, "the level 'pulse' is no field"),
+        (["home/+bed"], {}, "the level 'bed' is not a field"),
+        (["home/+pulse"], {}, "the level 'pulse' is not a field"),
         (["home/+ward/+ward"], {}, "two levels"),
         (["home/#/pulse"], {}, "continues after"),
         ([""], {}, "empty"),
@@ -187,8 +187,8 @@ def test_what_is_made_of_a_stream_can_be_kept_by_the_stream(adds: dict[str, Any]
     [
         ([], {"adds": {"topic": "channel"}}, "no messages feed the stream"),
         (["a"], {"adds": {"topic": "channel"}, "format": "avro"}, "nothing can be added"),
-        (["a"], {"adds": {"topic": "bed"}}, "'bed' is no field of type string"),
-        (["a"], {"adds": {"topic": "pulse"}}, "'pulse' is no field of type string"),
+        (["a"], {"adds": {"topic": "bed"}}, "'bed' is not a field of type string"),
+        (["a"], {"adds": {"topic": "pulse"}}, "'pulse' is not a field of type string"),
         (["+ward"], {"adds": {"topic": "ward"}}, "'ward' is filled twice"),
         (["a"], {"adds": {"topic": "who", "publisher": "who"}}, "'who' is filled twice"),
         (["a"], {"adds": {"publisher": "open"}}, "'open' names a person"),

@@ -43,7 +43,7 @@ def test_a_type_is_read_with_the_topics_of_its_messages() -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ([], "no JSON object"),
+        ([], "not a JSON object"),
         ({}, "nothing says which messages"),
         ({**BODY, "from": []}, "nothing says which messages"),
         ({**BODY, "from": ["a/#/b"]}, "a/#/b"),

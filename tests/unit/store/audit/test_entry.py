@@ -102,7 +102,7 @@ def test_what_must_not_be_in_an_entry_is_refused(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["", "Decision", "a b", "x" * 65, "ä"])
 def test_kinds_are_words(kind: str) -> None:
-    with pytest.raises(UsageError, match="no kind of event"):
+    with pytest.raises(UsageError, match="not a kind of event"):
         Entry.make(kind, Outcome.DONE)
 
 
@@ -119,5 +119,5 @@ def test_a_detail_keeps_its_shape() -> None:
     assert Entry.make("x", Outcome.DONE, purpose="care").details == '{"purpose":"care"}'
     with pytest.raises(UsageError, match="already a name"):
         allow_detail("purpose", Detail.COUNT)
-    with pytest.raises(UsageError, match="no name for a detail"):
+    with pytest.raises(UsageError, match="not a name for a detail"):
         allow_detail("Not a name", Detail.COUNT)

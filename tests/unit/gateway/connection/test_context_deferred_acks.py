@@ -7,8 +7,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.connection.context import Cause
-from penstock.gateway.connection.replies import DeferredAcks
+from penstock.gateway.connection.context import Cause, DeferredAcks
 
 
 class Client:

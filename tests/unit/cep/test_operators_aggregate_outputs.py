@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cep.aggregate_outputs import can_fall, can_rise
+from penstock.cep.operators import can_fall, can_rise
 from penstock.lang import Scope, compile_expression, parse_record
 
 SCOPE = Scope((("it", parse_record({"high": "double", "low": "double", "n": "int", "s": "int"})),))
