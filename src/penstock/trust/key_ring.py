@@ -117,5 +117,7 @@ class KeyRing:
 
     def _end_of(self, key: GroupKey) -> int | None:
         keys = self._by_resource[key.resource]
+        if keys[-1] is key:
+            return None
         later = keys.index(key) + 1
         return keys[later].start if later < len(keys) else None

@@ -30,6 +30,10 @@ AS_RECORD: Final = b"\xff\xff\xff\xffpenstock record"
 """What records are bound to besides their topic: no properties of a message begin so."""
 
 
+# Made once: `json.dumps` would make one for each attribute.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 class SealingError(PenstockError):
     """A message that cannot be sealed, or does not open."""
 
@@ -113,7 +117,7 @@ def _divide(payload: bytes, attributes: Mapping[str, UUID]) -> dict[UUID, bytes]
         if resource is None:
             raise SealingError("it has an attribute that its event type does not have")
         try:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            text = _ENCODER.encode(value)
         except ValueError:
             raise SealingError("it has a number that JSON cannot tell") from None
         parts[resource] = text.encode()

@@ -176,6 +176,21 @@ def test_a_view_goes_on_where_it_stopped_and_catches_up(house: House) -> None:
     assert house.published("one")[:10] == first
 
 
+def test_columns_are_made_once_for_all_batches(house: House) -> None:
+    from penstock.pipeline.records import parser  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.views import single_pass  # noqa: PLC0415
+
+    definitions = house.define(one={"anonymizers": [NOISE]})
+    house.append([_patient(number) for number in range(12)])
+    caches = (parser._compile, single_pass._compile)
+    made = [cache.cache_info().misses for cache in caches]
+    runner = house.stream(definitions, "one", rows=4)
+    runner.catch_up()
+    runner.stop()
+    assert len(house.published("one")) == 12
+    assert [cache.cache_info().misses for cache in caches] == [it + 1 for it in made]
+
+
 def test_noise_is_the_same_when_a_batch_is_done_again(house: House, tmp_path: Path) -> None:
     definitions = house.define(one={"anonymizers": [NOISE]})
     house.append([_patient(number) for number in range(20)])

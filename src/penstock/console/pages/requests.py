@@ -40,7 +40,7 @@ ROOM: Final = Room(
     icon="M9 11l2 2 4-4M5 4h14v17l-3-2-2 2-2-2-2 2-2-2-3 2z",
     about="What people chose and asked for, and who still has to act.",
 )
-_LISTED: Final = 50
+_LISTED: Final = 25
 _PARTS: Final = 200
 _SOON: Final = 8
 _WEEKS: Final = 12

@@ -129,6 +129,12 @@ function showTour(dialog) {
   dialog.showModal();
 }
 
+// Where rooms and tabs scroll sideways, the one that is open is in sight.
+for (const it of document.querySelectorAll(".rooms [aria-current], .tabs [aria-current]")) {
+  const row = it.closest(".rooms, .tabs ul");
+  if (row && row.scrollWidth > row.clientWidth) row.scrollLeft = it.offsetLeft - row.clientWidth / 3;
+}
+
 localize();
 start();
 const tour = document.querySelector("[data-tour]");

@@ -218,11 +218,14 @@ def find_batch(view: Path, checkpoint: str) -> int:
 
 def give_copy(checkpoint: Checkpoint, view: Path) -> None:
     """Let a view go on with a checkpoint of its own, from the place it has come to."""
-    batch = find_batch(view, checkpoint.name)
-    if batch < 0:
-        (view / PLACE).unlink(missing_ok=True)
-    else:
+    batch, owner = find_batch(view, checkpoint.name), checkpoint.owner
+    if batch >= 0:
         write_place(view, Place(checkpoint.fork(batch).name, batch))
+    elif owner.start and not owner.source.startswith(FILES):
+        # It came from another checkpoint, and has had nothing of this one.
+        write_place(view, Place(Checkpoint.make(checkpoint.folder.parent, owner).name))
+    else:
+        (view / PLACE).unlink(missing_ok=True)
 
 
 def find_holders(views: Path, checkpoint: str) -> Iterator[Path]:

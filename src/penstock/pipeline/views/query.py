@@ -75,6 +75,8 @@ class ViewQuery:
         self._closing = False
         self._trouble: BaseException | None = None
         self._query: StreamingQuery | None = None
+        self._session: SparkSession | None = None
+        """That of the batches; Spark hands it out anew with each."""
 
     def start(self, rows: int, **trigger: Any) -> None:
         """Let Spark offer batches; where it refuses, the query has ended."""
@@ -149,6 +151,9 @@ class ViewQuery:
 
     def _take(self, frame: DataFrame, number: int) -> None:
         """Take a batch that Spark offers; called by Spark."""
+        # What is kept from batch to batch, columns and tables, is kept by session.
+        self._session = self._session or frame.sparkSession
+        frame = DataFrame(frame._jdf, self._session)  # noqa: SLF001 - no other way
         with self.lock:
             if self._closing:
                 raise QueryEndedError("the query was told to end")

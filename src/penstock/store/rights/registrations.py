@@ -33,6 +33,8 @@ AREA: Final = "registrations"
 MOST_WAITING: Final = 20
 """Of one user."""
 MOST_IN_ALL: Final = 1_000
+LONGEST: Final = 16_000
+SHOWN: Final = 200
 KEPT: Final = 100
 """Decided ones of one user."""
 
@@ -89,6 +91,11 @@ class RegistrationBook:
 
     def propose(self, user: str, document: Document, why: str) -> str:
         """Ask for a definition; return what names the registration."""
+        body = json.dumps(document.body)
+        if len(body) > LONGEST:
+            raise UsageError(
+                f"it has more than {LONGEST} characters", fix="name fewer controls or categories"
+            )
         identity, waiting = uuid.uuid4().hex, _COLUMNS.status == RegistrationStatus.WAITING.value
         own = _COLUMNS.user == user
         with self._database.write(AREA) as connection:
@@ -114,7 +121,7 @@ class RegistrationBook:
                     user=user,
                     kind=document.kind,
                     name=document.name,
-                    body=json.dumps(document.body),
+                    body=body,
                     why=why,
                     at=self._clock(),
                     status=RegistrationStatus.WAITING.value,
@@ -139,7 +146,7 @@ class RegistrationBook:
         return found[0] if found else None
 
     def waiting(self) -> Sequence[Registration]:
-        """Return those that wait, the newest first."""
+        """Return those that wait, the newest first; no more than a page has room for."""
         return self._list(_COLUMNS.status == RegistrationStatus.WAITING.value)
 
     def of(self, user: str) -> Sequence[Registration]:
@@ -161,5 +168,5 @@ class RegistrationBook:
                     row.decided,
                     row.reason,
                 )
-                for row in connection.execute(wanted.limit(MOST_IN_ALL))
+                for row in connection.execute(wanted.limit(SHOWN))
             ]

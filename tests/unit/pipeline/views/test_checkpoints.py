@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,19 @@ def test_a_view_without_a_batch_begins_anew(tmp_path: Path) -> None:
     assert find_batch(view, checkpoint.name) == -1
     give_copy(checkpoint, view)
     assert read_place(view) is None
+
+
+def test_a_view_that_came_from_another_checkpoint_begins_where_it_came(tmp_path: Path) -> None:
+    checkpoint = _make(tmp_path, 1)
+    owner = replace(OWNER, start='{"offset": 7}')
+    checkpoint.claim(owner)
+    view = _view(tmp_path, "moved", Place(checkpoint.name))
+    give_copy(checkpoint, view)
+    moved = read_place(view)
+    assert moved is not None
+    assert moved.checkpoint != checkpoint.name
+    copy = Checkpoint(checkpoint.folder.parent / moved.checkpoint)
+    assert (copy.owner, copy.planned, moved.batch) == (owner, -1, -1)
 
 
 def test_what_no_view_goes_by_is_removed(tmp_path: Path) -> None:
