@@ -258,6 +258,16 @@ class _ObjectStore(_Store):
         return found
 
 
+# The web server below says "100 Continue" twice; Hadoop's client takes the second for the answer.
+S3_SERVER = """
+from moto.server import main
+from werkzeug.serving import WSGIRequestHandler
+
+WSGIRequestHandler.handle_expect_100 = lambda self: True
+main()
+"""
+
+
 @contextlib.contextmanager
 def _run_s3(folder: Path) -> Iterator[_Store]:
     """Run a server that speaks S3, with a bucket; the clients' jars are fetched when needed."""
@@ -278,7 +288,7 @@ def _run_s3(folder: Path) -> Iterator[_Store]:
         "spark.hadoop.fs.s3a.secret.key test\n"
     )
     server = processes.start(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-c", S3_SERVER, "-H", "127.0.0.1", "-p", str(port)],
         log=folder / "s3.log",
         ready=lambda: processes.accepts(port),
         seconds=120,

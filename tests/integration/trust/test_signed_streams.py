@@ -141,6 +141,8 @@ def police(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Police]:
             stored = {(key["attribute"], key["generation"]) for key in it.run("keys", "list")}
             count = len(stored)
             wait_until(lambda rules=rules, count=count: len(list(rules.sealing.ring)) == count)  # type: ignore[misc]
+            epoch = it.run("history", "--limit", "1")[0]["epoch"]
+            wait_until(lambda rules=rules, epoch=epoch: rules.epoch == epoch)  # type: ignore[misc]
             wait_until(lambda rules=rules: rules.credentials.concerns("plain/1/sighting"))  # type: ignore[misc]
         yield made
 
@@ -157,11 +159,18 @@ def repeat(forger: RawClient, packet: Publish, **changes: Any) -> None:
     forger.publish(options.pop("topic"), options.pop("payload"), qos=1, **options)
 
 
+def reach(camera: RawClient, topic: str, reader: RawClient) -> None:
+    """Publish until it arrives: what was applied and taken comes to gateways a moment later."""
+    deadline = time.monotonic() + PATIENCE
+    while not reader.texts(quiet=0.3):
+        assert time.monotonic() < deadline, "nothing arrives"
+        camera.publish(topic, json.dumps(SIGHTING).encode(), qos=1)
+
+
 @pytest.mark.parametrize("topics", ["plain", "sealed"])
 def test_what_was_heard_at_the_broker_is_of_no_use(police: Police, topics: str) -> None:
     topic = f"{topics}/1/sighting"
     with ExitStack() as stack:
-        tap = police.tap(stack, f"{topics}/#")
         camera = police.met.login(stack, "camera")
         readers = [
             police.pito.login(stack, "pito"),
@@ -170,6 +179,11 @@ def test_what_was_heard_at_the_broker_is_of_no_use(police: Police, topics: str) 
         ]
         for it in readers:
             it.subscribe(f"{topics}/#", qos=1)
+        for it in readers:
+            reach(camera, f"{topics}/0/sighting", it)
+        for it in readers:
+            it.texts(quiet=0.5)
+        tap = police.tap(stack, f"{topics}/#")
         assert not camera.publish(topic, json.dumps(SIGHTING).encode(), qos=1).reason
         for it in readers:
             assert [json.loads(text) for _, text in it.texts(1)] == [SIGHTING]

@@ -108,7 +108,7 @@ def _measure(
         raise RuntimeError(str(runner.failures))
     view = runner.find("k_anonymous")
     if view is None or view.read != topic.next_offset:
-        raise RuntimeError("the view did not take all records in")
+        raise RuntimeError(f"the view did not take all records in: {runner.failure}")
     spent = time.monotonic() - wall, cpu_seconds() - cpu
     runner.stop()
     return spent
