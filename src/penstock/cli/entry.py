@@ -188,8 +188,8 @@ class LazyGroup(click.Group):
                 import difflib
 
                 near = difflib.get_close_matches(args[0], [*VERBS, *plugins], n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "`penstock --help` lists them"
-                raise click.UsageError(f"no verb {args[0][:60]!r}; {hint}", ctx)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise click.UsageError(f"there is no verb {args[0][:60]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
 

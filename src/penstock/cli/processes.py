@@ -278,9 +278,9 @@ def render_kept_sessions(console: Console, data: dict[str, Any]) -> None:
         said = f"cannot be counted: {found['error']}"
     else:
         said = (
-            f"{found['kept']} kept, of {found['owners']} users or addresses; the most for one is "
-            f"{found['most']} (limits: {found['per_user']} a user, {found['per_address']} an "
-            "address)"
+            f"{found['kept']} kept, of {found['owners']} users or addresses, at most "
+            f"{found['most']} of one (limits: {found['per_user']} per user, "
+            f"{found['per_address']} per address)"
         )
     console.print(Text.assemble(("sessions: ", "bold"), said))
 

@@ -276,7 +276,7 @@ def test_proofs_travel(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert json.loads(out)["ok"] is True
         code, _, err = run("check-proof", proof)
         assert code == 2
-        assert "no key to believe" in err
+        assert "no key to trust" in err
         assert run("check-proof", proof, "--key-id", "00")[0] == 1
     text = Path("inclusion.json").read_text().replace("denied", "allowed")
     Path("forged.json").write_text(text)

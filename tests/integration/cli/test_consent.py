@@ -159,7 +159,7 @@ def test_choices_are_entered_shown_and_recorded(run: Run) -> None:
 def test_people_read_it_in_words(run: Run) -> None:
     assert "nobody has opted out" in run("consent", "list")[1]
     asking = ("--as", "ann", "--password-file", "ann")
-    assert "has chosen nothing" in run("consent", "show", "7", *asking)[1]
+    assert "has made no choices" in run("consent", "show", "7", *asking)[1]
     out = run("consent", "opt-out", "-", "research", *asking, told="7\n8\n")[1]
     assert "2 people opted out of research" in out
     assert "in study" in out

@@ -199,5 +199,5 @@ def test_status_tells_how_many_are_kept(gateway: GatewayThread, tmp_path: Path) 
         "per_address": 2,
     }
     shown = " ".join(run_command(folder, "status", env={"COLUMNS": "200"}).stdout.split())
-    assert "sessions: 3 kept, of 2 users or addresses; the most for one is 2" in shown
+    assert "sessions: 3 kept, of 2 users or addresses, at most 2 of one" in shown
     assert "ann" not in shown.replace("cannot", "")

@@ -249,7 +249,7 @@ def test_it_is_drawn_as_png_and_as_svg_with_texts(tmp_path: Path) -> None:
     for words in ("View research", "persons in a group", "promised: k = 3"):
         assert words in drawn
     draw("research", replace(risk, loss=None, sizes=[], history=[]), tmp_path / "b.svg")
-    with pytest.raises(UsageError, match="no picture"):
+    with pytest.raises(UsageError, match="not a picture"):
         draw("research", risk, tmp_path / "a.pdf")
 
 

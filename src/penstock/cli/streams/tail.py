@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import ssl
 import sys
 from dataclasses import dataclass
@@ -238,7 +239,10 @@ async def _open(place: GatewayAddress, tls: ssl.SSLContext | None) -> Connection
             )
         )
     except (OSError, InvalidHandshake) as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        number = getattr(error, "errno", None)
+        # asyncio has words of its own for what the system calls "Connection refused".
+        system = os.strerror(number).lower() if number and number > 0 else None
+        why = system or getattr(error, "strerror", None) or str(error) or type(error).__name__
         if isinstance(error, ssl.SSLCertVerificationError):
             why = f"its certificate is not trusted ({error.verify_message})"
         raise UnavailableError(

@@ -125,5 +125,5 @@ def test_every_format_of_the_model_has_a_sink(tmp_path: Path) -> None:
     sinks = Sinks(Topic(tmp_path / "t"))
     for form in View.model_json_schema()["properties"]["format"]["enum"]:
         assert sinks.find(form) is not None
-    with pytest.raises(UsageError, match="is no format"):
+    with pytest.raises(UsageError, match="is not a format"):
         sinks.find("xml")
