@@ -169,7 +169,8 @@ class SupervisorSettings(Settings):
     """How `penstock up` starts, restarts and stops the parts."""
 
     ready_timeout: Annotated[Duration, Field(gt=0, le=3600)] = setting(
-        "30s", "How long a part may take to become ready."
+        "2m",
+        "How long a part may take to become ready; Spark takes half a minute on a busy machine.",
     )
     grace: Annotated[Duration, Field(ge=0, le=3600)] = setting(
         "10s", "How long a part may take to stop before it is killed."
