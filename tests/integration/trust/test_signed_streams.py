@@ -160,7 +160,11 @@ def repeat(forger: RawClient, packet: Publish, **changes: Any) -> None:
 
 
 def reach(camera: RawClient, topic: str, reader: RawClient) -> None:
-    """Publish until it arrives: what was applied and taken comes to gateways a moment later."""
+    """Publish until it arrives.
+
+    A domain that joins opens what is sealed with keys made for it, and these count
+    `trust.key_lead` after they were given out.
+    """
     deadline = time.monotonic() + PATIENCE
     while not reader.texts(quiet=0.3):
         assert time.monotonic() < deadline, "nothing arrives"
