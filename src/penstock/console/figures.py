@@ -107,12 +107,6 @@ class Figures:
                 found.append((now - then) / (after.at - before.at))
         return found
 
-    def levels(self, name: str, **labels: str) -> list[float]:
-        """Return the values of a gauge, look by look."""
-        with self._lock:
-            kept = list(self._read)
-        return [value for it in kept if (value := it.total(name, **labels)) is not None]
-
     def _ask(self) -> Iterator[str]:
         config = self._config
         if not config.monitor.enabled:
@@ -173,7 +167,7 @@ HEIGHT: Final = 200
 _LEFT: Final = 48
 _BOTTOM: Final = 24
 _TOP: Final = 10
-_MOST_POINTS: Final = 400
+MOST_POINTS: Final = 400
 
 
 class Series(NamedTuple):
@@ -220,7 +214,7 @@ def line_chart(
         shown = f"{top * quarter / 4:.3g}"
         parts.append(f'<text class="axis" x="{_LEFT - 8}" y="{height + 4:.1f}">{shown}</text>')
     for number, it in enumerate(series):
-        points = list(it.values)[-_MOST_POINTS:]
+        points = list(it.values)[-MOST_POINTS:]
         if not points:
             continue
         step = inner / max(1, len(points) - 1)

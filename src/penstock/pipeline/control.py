@@ -10,6 +10,8 @@ Rules that hold here:
   every process; whoever runs views brings them there.
 - Paused keeps what it holds back; stopped publishes it first. Both go on later where they
   left off.
+- How risky a view was stands there too, once a minute at most, for charts over time; of a
+  long history the newest half stays.
 - Where a view of a stream is differentially private, no view of this stream tells how many
   records there are, but in thousands.
 """
@@ -20,6 +22,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -50,6 +53,52 @@ COUNTS: Final = ("lag", "read", "published", "rejected", "held")
 """What is told of a view that counts records."""
 # A runner tells how views are at least so often; after that it is taken for gone.
 FRESH_SECONDS: Final = 15.0
+
+
+RISKS: Final = "risks.jsonl"
+RISK_SECONDS: Final = 60.0
+_RISKS_LIMIT: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RiskMoment:
+    """How risky what a view had published was, at a time."""
+
+    at: float
+    mean: float
+    most: float
+    k: int
+    loss: float
+
+
+def note_risk(folder: Path, moment: RiskMoment) -> None:
+    """Add a moment to the history of a view; one that comes too soon after another is left out."""
+    path = folder / RISKS
+    held = read_risks(folder)
+    if held and 0 <= moment.at - held[-1].at < RISK_SECONDS:
+        return
+    line = json.dumps(asdict(moment)) + "\n"
+    if len(held) * len(line) > _RISKS_LIMIT:
+        kept = [json.dumps(asdict(it)) + "\n" for it in held[len(held) // 2 :]]
+        part = path.with_suffix(".part")
+        part.write_text("".join(kept))
+        part.replace(path)
+    with path.open("a") as file:
+        # On a line of its own, whatever a crash has left of the one before.
+        file.write(f"\n{line}" if file.tell() else line)
+
+
+def read_risks(folder: Path) -> list[RiskMoment]:
+    """Return the history of a view's risk, oldest first; a line that is not whole is left out."""
+    try:
+        lines = (folder / RISKS).read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines:
+        with suppress(ValueError, TypeError):
+            found.append(RiskMoment(**json.loads(line)))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

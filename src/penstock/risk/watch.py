@@ -24,8 +24,10 @@ from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.control import (
     Control,
+    RiskMoment,
     describe,
     find_private_streams,
+    note_risk,
     own_log,
 )
 from penstock.pipeline.sinks.commits import COMMITS, Commit, Totals, ViewFolder
@@ -102,8 +104,11 @@ class ViewWatch:
             _log.info("a view changed", view=name, state=state)
         self.state = state
 
-    def measure(self, until: float, now: float) -> None:
-        """Read files that were published, until it is time for something else."""
+    def measure(self, until: float, now: float, *, coarse: bool = False) -> None:
+        """Read files that were published, until it is time for something else.
+
+        What is kept of a view that counts in thousands is coarse, too.
+        """
         for commit in self._new_commits():
             self._take(commit)
             if time.monotonic() >= until:
@@ -111,13 +116,15 @@ class ViewWatch:
         if self._meter is not None and self._fresh and now - self._told >= TELL_SECONDS:
             self.risk = self._meter.tell()
             self._told, self._fresh = now, False
+            if self.risk.records:
+                note_risk(self.folder.folder, _moment_of(self.risk, coarse=coarse))
 
     def _take(self, commit: Commit) -> None:
         if self._plan != commit.plan:
             self._open(commit)
         if self._meter is not None:
             self._meter.take(commit)
-            # Figures over time are what Prometheus keeps.
+            # Figures over time are kept apart: see `note_risk`.
             self._meter.history.clear()
             self._fresh = True
         self._seen = commit.totals
@@ -158,6 +165,13 @@ class ViewWatch:
     @staticmethod
     def _is_new(commit: Commit) -> bool:
         return time.time() * 1000 - commit.at < LOOK_SECONDS * 5000
+
+
+def _moment_of(risk: Risk, *, coarse: bool) -> RiskMoment:
+    """Return what is kept of a measurement; of an exact fraction both numbers could be found."""
+    shares = (risk.prosecutor.mean, risk.prosecutor.most, risk.loss or 0.0)
+    mean, most, loss = (round(it, 2 if coarse else 6) for it in shares)
+    return RiskMoment(time.time(), mean, most, risk.k, loss)
 
 
 class Observer:
@@ -214,7 +228,8 @@ class Observer:
             watch.note_state(name, rows[name]["state"])
             try:
                 # Each gets its turn, whatever the others need.
-                watch.measure(max(until, time.monotonic()), time.monotonic())
+                now = time.monotonic()
+                watch.measure(max(until, now), now, coarse=coarse)
             except Exception as error:  # noqa: BLE001 - one that cannot be read hides no others
                 _log.warning("a view could not be measured", view=name, error=error)
         self._show(rows)

@@ -8,7 +8,8 @@ import re
 
 import pytest
 
-from penstock.pipeline.control import Control
+from penstock.console.figures import MOST_POINTS
+from penstock.pipeline.control import Control, RiskMoment, note_risk
 from penstock.pipeline.sinks.commits import COMMITS, Commit, Totals
 from tests.support.console.installation import ConsoleInstallation
 from tests.support.store.installation import until
@@ -156,3 +157,20 @@ def test_a_view_tells_its_losses_batch_by_batch(console: ConsoleInstallation, of
     assert "batch by batch" in console.page("/views/one?name=study", officer)
     stream = console.data("/views/stream.json?name=pulses", officer)
     assert [it["name"] for it in stream["views"]] == ["study"]
+
+
+def test_a_view_tells_its_risk_over_time(console: ConsoleInstallation, officer: str) -> None:
+    folder = Control(console.config.pipeline.folder).view("study").folder
+    folder.mkdir(parents=True, exist_ok=True)
+    assert console.data("/views/one.json?name=study", officer)["risks"] == []
+    for number in range(1_000):
+        note_risk(folder, RiskMoment(1_760_000_000 + 60.0 * number, 0.25, 0.5, 2, 0.1))
+    note_risk(folder, RiskMoment(1_770_000_000, 0.1, 0.2, 5, 0.3))
+    found = console.data("/views/one.json?name=study", officer)["risks"]
+    assert 100 < len(found) <= MOST_POINTS
+    assert found[-1] == {
+        "at": "2026-02-02T02:40:00+00:00", "mean": 0.1, "most": 0.2, "k": 5, "loss": 0.3,
+    }  # fmt: skip
+    page = console.page("/views/one?name=study", officer)
+    assert "Risk and loss of study over time" in page
+    assert "greatest risk" in page

@@ -8,7 +8,18 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.eventlog import Topic
-from penstock.pipeline.control import ACTIONS, FRESH_SECONDS, Condition, Control, describe
+from penstock.pipeline import control as histories
+from penstock.pipeline.control import (
+    ACTIONS,
+    FRESH_SECONDS,
+    RISKS,
+    Condition,
+    Control,
+    RiskMoment,
+    describe,
+    note_risk,
+    read_risks,
+)
 from penstock.pipeline.sinks.commits import Batch, Commit, Totals
 
 
@@ -96,3 +107,30 @@ def test_a_view_is_described_from_its_commits(tmp_path: Path) -> None:
         "error": None,
         "coarse": False,
     }
+
+
+def test_a_history_of_risk_has_a_moment_a_minute(tmp_path: Path) -> None:
+    assert read_risks(tmp_path) == []
+    moments = [RiskMoment(at, 0.25, 0.5, 2, 0.1) for at in (0.0, 59.0, 60.0, 200.0)]
+    for it in moments:
+        note_risk(tmp_path, it)
+    assert [it.at for it in read_risks(tmp_path)] == [0.0, 60.0, 200.0]
+    # A clock that was set back does not end the history, nor does a line that was cut off.
+    note_risk(tmp_path, RiskMoment(10.0, 0.2, 0.2, 5, 0.1))
+    with (tmp_path / RISKS).open("a") as file:
+        file.write('{"at": 1')
+    assert read_risks(tmp_path)[-1] == RiskMoment(10.0, 0.2, 0.2, 5, 0.1)
+    note_risk(tmp_path, RiskMoment(70.0, 0.2, 0.2, 5, 0.1))
+    assert [it.at for it in read_risks(tmp_path)] == [0.0, 60.0, 200.0, 10.0, 70.0]
+
+
+def test_of_a_long_history_the_newest_half_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(histories, "_RISKS_LIMIT", 2_000)
+    for number in range(100):
+        note_risk(tmp_path, RiskMoment(60.0 * number, 0.1, 0.2, 5, 0.0))
+    found = [it.at for it in read_risks(tmp_path)]
+    assert (tmp_path / RISKS).stat().st_size < 2_500
+    assert found == [60.0 * it for it in range(100 - len(found), 100)]
+    assert len(found) > 5

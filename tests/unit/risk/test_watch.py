@@ -14,7 +14,7 @@ from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.model.document import Document, Key
 from penstock.pipeline.anonymizers.blueprint import Blueprint
-from penstock.pipeline.control import Condition, Control
+from penstock.pipeline.control import Condition, Control, read_risks
 from penstock.pipeline.sinks.commits import Batch, Commit, Totals, ViewWriter
 from penstock.risk import watch as metrics
 from penstock.risk.watch import Observer
@@ -196,3 +196,11 @@ def test_beside_private_figures_records_are_counted_in_thousands(house: House) -
     assert found == told, "one record shows nowhere"
     assert house.told("lag", "figures") == 2000
     assert house.told("k") is not None, "risk is told as before"
+
+
+def test_risk_is_recorded_for_charts_over_time(house: House) -> None:
+    house.publish((1, 20, "flu"), (2, 20, "cold"), (3, 30, "flu"))
+    house.told("k")
+    (found,) = read_risks(house.control.folder / "all")
+    assert (found.k, found.most) == (1, 1.0)
+    assert found.mean == pytest.approx(2 / 3, abs=1e-6)

@@ -20,6 +20,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 from urllib.parse import quote as encode
 
@@ -28,7 +29,7 @@ from pydantic.fields import FieldInfo
 
 from penstock.console.access import MissingError
 from penstock.console.desk import Visit, Visitor
-from penstock.console.figures import Series, line_chart
+from penstock.console.figures import MOST_POINTS, Series, line_chart
 from penstock.console.pages.definitions import Draft, show_review
 from penstock.console.rooms import Again, Done, Form, FormData, PageData, Room
 from penstock.definitions import DefinitionSet, write_yaml
@@ -40,7 +41,7 @@ from penstock.masks import Rejected, find_mask
 from penstock.masks.chain import MASKS
 from penstock.model import kinds
 from penstock.model.document import Document
-from penstock.pipeline.control import ACTIONS, Control
+from penstock.pipeline.control import ACTIONS, Control, read_risks
 from penstock.pipeline.sinks.commits import Commit
 from penstock.store.audit.entry import Detail, allow_detail
 from penstock.yaml_text import Limits, read_documents
@@ -124,6 +125,16 @@ class LeftRow(PageData):
     by: str
 
 
+class RiskPoint(PageData):
+    """How risky what a view had published was, at a time."""
+
+    at: str
+    mean: float
+    most: float
+    k: int
+    loss: float
+
+
 class ViewPage(PageData):
     """One view."""
 
@@ -133,8 +144,8 @@ class ViewPage(PageData):
     format: str
     anonymizers: Sequence[str]
     left: Sequence[LeftRow]
-    loss: Sequence[float]
-    risk: Sequence[float]
+    risks: Sequence[RiskPoint]
+    """What was measured on the published records, as the view's process recorded it."""
     losses: Sequence[float]
     """The mean loss of each batch that published something, as the view recorded it."""
     suppressed: Sequence[float]
@@ -148,9 +159,13 @@ class ViewPage(PageData):
         return line_chart(lines, f"Loss and rejected records of {self.view.name}", most=1.0)
 
     def chart(self) -> str:
-        """Return loss and risk, look by look."""
-        lines = [Series("mean loss", self.loss), Series("mean risk", self.risk)]
-        return line_chart(lines, f"Loss and risk of {self.view.name}, of late", most=1.0)
+        """Return loss and risk over time."""
+        lines = [
+            Series("mean risk", [it.mean for it in self.risks]),
+            Series("greatest risk", [it.most for it in self.risks]),
+            Series("mean loss", [it.loss for it in self.risks]),
+        ]
+        return line_chart(lines, f"Risk and loss of {self.view.name} over time", most=1.0)
 
 
 class ParameterField(PageData):
@@ -316,8 +331,9 @@ def _find_view(visit: Visit, name: str) -> kinds.View:
 @ROOM.page("/views/one", "View", "views/one.html", hidden=True)
 def show_view(visit: Visitor, name: Annotated[str, Query(max_length=256)]) -> ViewPage:
     """Show one view: what it leaves of each field, how it runs, and its risk."""
-    view, figures = _find_view(visit, name), visit.desk.figures
-    batches = _list_batches(Control(visit.desk.config.pipeline.folder).view(name).tail())
+    view = _find_view(visit, name)
+    published = Control(visit.desk.config.pipeline.folder).view(name)
+    batches = _list_batches(published.tail())
     return ViewPage(
         view=_tell_view(visit, view),
         roles=view.roles,
@@ -328,13 +344,26 @@ def show_view(visit: Visitor, name: Annotated[str, Query(max_length=256)]) -> Vi
             LeftRow(field=field, degree=degree, by=by)
             for field, degree, by in look_at_view(visit.definitions, view)
         ],
-        loss=figures.levels("penstock_view_loss", view=name),
-        risk=figures.levels("penstock_view_prosecutor_risk_mean", view=name),
+        risks=_list_risks(published.folder),
         losses=[it.loss for it in batches],
         suppressed=[it.rejected for it in batches],
         since=batches[0].at if batches else "",
         may_change=visit.administers,
     )
+
+
+def _list_risks(folder: Path) -> list[RiskPoint]:
+    """Return the history of a view's risk, in as many points as a chart shows."""
+    found = read_risks(folder)
+    step = -(-len(found) // MOST_POINTS) or 1
+    # Counted from the end: the newest is always there.
+    return [
+        RiskPoint(
+            at=datetime.fromtimestamp(it.at, UTC).isoformat(),
+            mean=it.mean, most=it.most, k=it.k, loss=it.loss,
+        )
+        for it in found[::-1][::step][::-1]
+    ]  # fmt: skip
 
 
 class _Batch(NamedTuple):
