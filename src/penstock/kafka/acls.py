@@ -232,6 +232,17 @@ class WantedAccess:
                     found.setdefault(role, access)
         return found
 
+    def reading_roles(self, view: View) -> set[str]:
+        """Return the roles that may read a view, also those that include one of them."""
+        giving = set(self.giving(view.topic, "read"))
+        including = {it for it in self.roles if giving & set(self.graph.closure([it]))}
+        return giving | including
+
+    def roles_named(self, name: str) -> set[str]:
+        """Return the roles of a user by name; none of one who is unknown or blocked."""
+        user = self.users.get(name)
+        return set() if user is None or user.blocked else set(self.roles_of(user))
+
     def explain(self, name: str, topic: str, action: str, *, login: str) -> Explanation:
         """Say whether Kafka lets a user read or write a topic, and by which role.
 

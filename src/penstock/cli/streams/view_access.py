@@ -26,7 +26,6 @@ from penstock.errors import DeniedError, quote
 
 if TYPE_CHECKING:
     from penstock.cli.session import AuditedStore
-    from penstock.definitions import DefinitionSet
 
 
 def asking_reader(function: Function) -> Function:
@@ -44,8 +43,12 @@ def asking_reader(function: Function) -> Function:
 
 def admit_reader(view: str, user: str | None, password_file: Path | None) -> None:
     """Record who reads a view; refuse who has none of its roles."""
+    from penstock.kafka.acls import WantedAccess
+    from penstock.model.kinds import View
+
     with open_audited() as store:
-        roles = _find_roles(store.definitions, view)
+        wanted = WantedAccess(store.definitions)
+        roles = wanted.reading_roles(store.definitions.of(View)[view])
         if user is not None and not authenticate(store.config, user, password_file):
             raise _deny(
                 store, view, user, "password", "wrong user name or password",
@@ -57,7 +60,7 @@ def admit_reader(view: str, user: str | None, password_file: Path | None) -> Non
             if user is None:
                 message = f"the view {quote(view)} is for certain roles, and nobody said who reads"
                 raise _deny(store, view, actor(), "role", message, fix)
-            if not roles & _roles_of(store.definitions, user):
+            if not roles & wanted.roles_named(user):
                 message = f"{quote(user)} has no role of the view {quote(view)}"
                 raise _deny(store, view, user, "role", message, f"its roles are {told}")
         _note(store, "view.read", user or actor(), {"view": view})
@@ -100,22 +103,3 @@ def _deny(
     )
     store.log.append([entry])
     return DeniedError(message, fix=fix)
-
-
-def _find_roles(definitions: DefinitionSet, name: str) -> set[str]:
-    """Return the roles that may read a view, also those that include one of them."""
-    from penstock.kafka.acls import WantedAccess
-    from penstock.model.kinds import Role, View
-
-    wanted = WantedAccess(definitions)
-    giving = set(wanted.giving(definitions.of(View)[name].topic, "read"))
-    including = {it for it in definitions.of(Role) if giving & set(wanted.graph.closure([it]))}
-    return giving | including
-
-
-def _roles_of(definitions: DefinitionSet, name: str) -> set[str]:
-    from penstock.kafka.acls import WantedAccess
-
-    wanted = WantedAccess(definitions)
-    user = wanted.users.get(name)
-    return set() if user is None or user.blocked else set(wanted.roles_of(user))

@@ -1,10 +1,15 @@
 """Live: what passes on a topic, as the gateway delivers it to the very person who looks.
 
+    /live?filter=…        ──▶ a tail: the gateway decides ──▶ the newest messages
+    /live/view?name=…     ──▶ a role of the view? ──▶ a sample of what it published last
+
 Rules that hold here:
 - Everybody who is signed in may ask; the gateway decides, message by message.
 - That somebody looks is in the audit log, with a pseudonym of the filter: filters name people.
 - Who was led here by a page of others follows nothing before they say so: to look is recorded.
 - A page shows the newest messages only, once a second, however many pass.
+- A view is shown to who has one of its roles, as `penstock views read` does, and to nobody where
+  it names none. That somebody looks is in the audit log, and so is who was refused.
 """
 
 from __future__ import annotations
@@ -12,17 +17,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain, islice
 from typing import Annotated, Any, Final
 
 from fastapi import Query
 
-from penstock.console.access import HiddenError
-from penstock.console.desk import Visitor
+from penstock.console.access import HiddenError, MissingError
+from penstock.console.desk import Visit, Visitor
 from penstock.console.rooms import PageData, Room
 from penstock.console.tails import PAYLOAD_LIMIT, SeenMessage
-from penstock.errors import UsageError
+from penstock.errors import UsageError, quote
 from penstock.model import kinds
 from penstock.model.topics import TopicError, check_filter
+from penstock.store.audit.entry import Outcome
 
 ROOM: Final = Room(
     "live",
@@ -34,6 +41,8 @@ ROOM: Final = Room(
     about="What passes on a topic, as you may see it.",
 )
 _SHOWN: Final = 50
+_READ_SECONDS: Final = 1.0
+_RECORD_SECONDS: Final = 300.0
 _SHARED: Final = "$share/"
 _INDENTED: Final = 4 * PAYLOAD_LIMIT
 """Characters of an indented payload: nested deeply, a short one would become a long one."""
@@ -59,6 +68,8 @@ class LivePage(PageData):
     purpose: str
     contains: str
     purposes: Sequence[str]
+    views: Sequence[str]
+    """Views that you may read, while nothing is followed."""
     state: str
     trouble: str
     count: int
@@ -80,6 +91,7 @@ def show(
         purpose=purpose,
         contains=contains,
         purposes=purposes,
+        views=[] if filter else _list_readable(visit),
         state="idle",
         trouble="",
         count=0,
@@ -113,6 +125,104 @@ def show(
             "messages": [_tell(it) for it in found[:_SHOWN]],
         }
     )
+
+
+class PublishedRecord(PageData):
+    """One record of a view."""
+
+    text: str
+    cut: bool
+
+
+class LiveViewPage(PageData):
+    """A sample of what a view published last."""
+
+    name: str
+    stream: str
+    contains: str
+    elsewhere: bool
+    """Whether its records stand in a topic at Kafka, which is not read here."""
+    records: Sequence[PublishedRecord]
+
+
+@ROOM.page(
+    "/live/view", "Records of a view", "live/view.html",
+    live="live/records.html", every=1.0, hidden=True,
+)  # fmt: skip
+def show_view(
+    visit: Visitor,
+    name: Annotated[str, Query(max_length=256)],
+    contains: Annotated[str, Query(max_length=200)] = "",
+) -> LiveViewPage:
+    """Show what a view published last to who has one of its roles."""
+    view = visit.definitions.of(kinds.View).get(name)
+    if view is None:
+        raise MissingError(f"there is no view {quote(name)}", fix="look for it in the list")
+    stream = visit.definitions.of(kinds.Stream)[view.stream]
+    elsewhere = view.format == "topic" and stream.source is not None
+    texts: list[str] = []
+    if not visit.led_here:
+        _admit(visit, view)
+        if not elsewhere:
+            key = f"records/{name}"
+            texts = visit.desk.remember(key, _READ_SECONDS, lambda: _read(visit, view))
+    wanted = contains.casefold()
+    return LiveViewPage(
+        name=name,
+        stream=view.stream,
+        contains=contains,
+        elsewhere=elsewhere,
+        records=[
+            PublishedRecord(text=it[:_INDENTED], cut=len(it) > _INDENTED)
+            for it in texts
+            if wanted in it.casefold()
+        ],
+    )
+
+
+def _list_readable(visit: Visit) -> list[str]:
+    """Return the views that somebody has a role of."""
+    from penstock.kafka.acls import WantedAccess  # noqa: PLC0415 - few pages need Kafka
+
+    views = visit.definitions.of(kinds.View)
+    roles = WantedAccess(visit.definitions)
+    held = roles.roles_named(visit.user)
+    return sorted(name for name, it in views.items() if held and held & roles.reading_roles(it))
+
+
+def _admit(visit: Visit, view: kinds.View) -> None:
+    """Refuse who has no role of a view; once in a while it is recorded that somebody looks."""
+    from penstock.kafka.acls import WantedAccess  # noqa: PLC0415 - few pages need Kafka
+
+    roles = WantedAccess(visit.definitions)
+    allowed = roles.reading_roles(view)
+    admitted = bool(allowed & roles.roles_named(visit.user))
+    outcome = Outcome.ALLOWED if admitted else Outcome.DENIED
+
+    def record() -> bool:
+        visit.desk.record("view", visit.user, outcome, view=view.name)
+        return True
+
+    visit.desk.remember(f"view/{visit.user}/{view.name}/{outcome}", _RECORD_SECONDS, record)
+    if not admitted:
+        told = ", ".join(sorted(allowed))
+        fix = f"its roles are {told}" if told else "no role may read it: name some in the view"
+        raise HiddenError(f"you have no role of the view {quote(view.name)}", fix=fix)
+
+
+def _read(visit: Visit, view: kinds.View) -> list[str]:
+    """Return a sample of the newest records, each as text."""
+    from penstock.eventlog import EventLog  # noqa: PLC0415 - with all formats of files
+    from penstock.pipeline.control import Control  # noqa: PLC0415
+    from penstock.pipeline.sinks.published import read_published, read_topic  # noqa: PLC0415
+
+    settings = visit.desk.config.pipeline
+    topic = EventLog(settings.event_log).topic(view.topic)
+    published = chain(read_topic(topic), read_published(Control(settings.folder).view(view.name)))
+    return [
+        json.dumps(it, indent=2, ensure_ascii=False, default=str)
+        for it in islice(published, _SHOWN)
+    ]
 
 
 def _text_of(message: SeenMessage) -> str:
