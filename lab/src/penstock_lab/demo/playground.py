@@ -90,7 +90,9 @@ def run(console: Console) -> None:
     """Run the system until the user ends it."""
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as name, ExitStack() as stack:
         stack.enter_context(contextlib.suppress(KeyboardInterrupt))
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # A shell that starts it in the background lets Ctrl-C be ignored; here it never is.
+        for it in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(it, signal.default_int_handler)
         configure(level="error")  # its keys are new, and nobody has to keep them
         folder = Path(name)
         archive = stack.enter_context(_serve_archive())
