@@ -352,7 +352,7 @@ def test_a_situation_can_be_set_by_hand() -> None:
     assert (left.source, left.target) == ("On", None)
     for scenario, subject, situation, reason in (
         ("t", "x", "On", "no scenario 't'"),
-        ("s", "somebody", "On", "no subject"),
+        ("s", "somebody", "On", "is not a subject"),
         ("s", "x", "Off", "no situation 'Off'"),
     ):
         with pytest.raises(UsageError, match=reason):

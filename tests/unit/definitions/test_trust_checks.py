@@ -55,8 +55,8 @@ def test_what_is_signed_becomes_a_definition() -> None:
 
 
 def test_what_is_not_signed_as_it_should_be_does_not() -> None:
-    assert "not believed" in problems(changed(BASE.document(), label="other"))
-    assert "not believed" in problems(revision().document())  # what it revises is missing
+    assert "not trusted" in problems(changed(BASE.document(), label="other"))
+    assert "not trusted" in problems(revision().document())  # what it revises is missing
     broken = changed(CAPABILITY, token=HELD.text[:-2])
     assert "token" in problems(broken)
     assert HELD.text[-40:-2] not in problems(broken)
@@ -72,7 +72,7 @@ def test_one_version_is_registered_once() -> None:
 
 def test_a_version_cannot_be_deleted_while_others_revise_it() -> None:
     made = DefinitionSet.build([BASE.document(), revision().document()])
-    with pytest.raises(InvalidError, match="not believed"):
+    with pytest.raises(InvalidError, match="not trusted"):
         made.change(delete=[BASE.key])
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.errors import PenstockError, UsageError
 from penstock.eventlog import EventLog, Topic
 from penstock.eventlog.files import DamagedLogError, parse_line
+from penstock.json_text import ERASED
 from tests.support.scale import scaled
 
 
@@ -100,7 +101,13 @@ def test_several_processes_append_without_gaps(tmp_path: Path) -> None:
 @settings(max_examples=scaled(50))
 @given(
     batches=st.lists(
-        st.lists(st.one_of(st.binary(max_size=60), st.sampled_from([b"=", b"=YQ==", b""]))),
+        st.lists(
+            st.one_of(
+                # What begins as an erased record does reads as one.
+                st.binary(max_size=60).filter(lambda it: not it.startswith(ERASED)),
+                st.sampled_from([b"=", b"=YQ==", b""]),
+            )
+        ),
         max_size=8,
     ),
     segment=st.integers(1, 200),

@@ -172,10 +172,13 @@ def test_numbers_match_as_numbers() -> None:
     ("more", "problem"),
     [
         ({}, "exactly one of both"),
-        ({"condition_map": {"match_regex": "a("}}, r"condition_map.match_regex: it is no regular"),
+        (
+            {"condition_map": {"match_regex": "a("}},
+            r"condition_map.match_regex: it is not a regular",
+        ),
         (
             {"condition_map": {"match_regex": "(a)\\1"}},
-            r"condition_map.match_regex: it is no regular",
+            r"condition_map.match_regex: it is not a regular",
         ),
         (
             {"condition_map": {"match_range": [None, None]}},
