@@ -8,7 +8,7 @@
 Rules that hold here:
 - A page is one function that returns its data and one template that shows it. The data is what
   PAGE.json answers, described at /openapi.json: the two cannot differ.
-- A room is a module of `pages` and a folder of `templates`. Who may see it is asked before its
+- A room is modules of `pages` and a folder of `templates`. Who may see it is asked before its
   function runs: `administer`, or a right to monitor `$console/ROOM`. What the definitions do not
   give is not shown, nor counted.
 - Payloads are shown where the authorizer lets this very person read them, and nowhere else.

@@ -189,6 +189,10 @@ class ReferenceIndex:
         made._was_declared = frozenset(kind for kind, count in self._counts.items() if count)
         return made
 
+    def used_by(self, target: Key) -> frozenset[Key]:
+        """Return what refers to a definition, which need not be there."""
+        return self._incoming.get(target, frozenset())
+
     def problems(
         self,
         known: AbstractSet[Key],
@@ -198,7 +202,7 @@ class ReferenceIndex:
         """Yield what the change left dangling or made circular; `known` is what is defined."""
         touched: set[Key] = set()
         for key, definition in changed.items():
-            touched |= {key} if definition is not None else self._incoming.get(key, frozenset())
+            touched |= {key} if definition is not None else self.used_by(key)
         newly = {kind for kind, count in self._counts.items() if count} - self._was_declared
         if newly:
             # The first purpose closes the vocabulary: now every use of one counts.

@@ -267,6 +267,10 @@ class DefinitionSet:
         found = self.definitions.get(Key(kind.kind, name))
         return self._complete(found) if isinstance(found, kind) else None
 
+    def used_by(self, key: Key) -> list[Key]:
+        """Return the other definitions that name one, sorted."""
+        return sorted(self._references.used_by(key) - {key})
+
     def _complete(self, definition: Kind) -> Kind:
         """Return a definition with what it takes from others."""
         if isinstance(definition, View) and definition.transformation is not None:

@@ -73,6 +73,13 @@ def test_every_page_of_a_room_has_a_template_and_its_help() -> None:
     assert len(set(paths)) == len(paths)
 
 
+def test_further_modules_add_their_pages_behind_those_of_the_room() -> None:
+    paths = {room.name: [it.path for it in room.pages] for room in ROOMS}
+    shown = ["", "/user", "/role", "/matrix", "/decisions", "/why"]
+    assert paths["access"] == [f"/access{it}" for it in shown]
+    assert paths["views"] == ["/views", "/views/stream", "/views/one", "/views/form"]
+
+
 def test_links_of_the_documentation_stay_in_the_console() -> None:
     shown = render_doc("how-to/run-the-privacy-server")
     assert shown is not None

@@ -29,6 +29,14 @@ def test_what_others_refer_to_cannot_be_deleted() -> None:
         built.change(delete=[Key("group", "b")])
 
 
+def test_a_set_tells_who_names_a_definition() -> None:
+    built = DefinitionSet.build([_group("c", "a"), _group("b", "a"), _group("a")])
+    assert built.used_by(Key("group", "a")) == [Key("group", "b"), Key("group", "c")]
+    changed = built.change([_group("c")], [Key("group", "b")])
+    assert changed.used_by(Key("group", "a")) == []
+    assert changed.used_by(Key("group", "nobody")) == []
+
+
 def test_long_chains_are_walked_without_recursion() -> None:
     chain = [_group(f"g{number}", f"g{number + 1}") for number in range(5000)]
     DefinitionSet.build([*chain, _group("g5000")])

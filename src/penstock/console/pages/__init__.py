@@ -1,9 +1,17 @@
-"""The rooms of the console, one module each; a new room is a new entry of `ROOMS`."""
+"""The rooms of the console; a new room is a new entry of `ROOMS`.
+
+Rules that hold here:
+- A room has a module of its name, with its `ROOM`. A module `ROOM_SUBJECT` adds pages to the room:
+  it imports the `ROOM`, and stands in `MORE_PAGES`.
+- Pages are shown in the order in which they are added: a room's own module first.
+"""
 
 from typing import Final
 
 from penstock.console.pages import (
     access,
+    access_decisions,
+    access_matrix,
     audit,
     definitions,
     emergencies,
@@ -15,6 +23,7 @@ from penstock.console.pages import (
     requests,
     services,
     views,
+    views_form,
 )
 from penstock.console.rooms import Room
 
@@ -32,3 +41,5 @@ ROOMS: Final[tuple[Room, ...]] = (
     audit.ROOM,
     guide.ROOM,
 )
+MORE_PAGES: Final = (views_form, access_matrix, access_decisions)
+"""Modules that add pages to a room of another; being imported, they have."""

@@ -1,62 +1,35 @@
-"""Access: users and roles, the access matrix, and why somebody may or may not.
+"""Access: users and roles, what they have, and changes of it; the room of these pages and others.
 
-    users, roles ─▶ give, take, block ─▶ review: difference, effect ─▶ apply
-    examples ─▶ the one authorizer ─▶ matrix
-    question ─▶ the one authorizer ─▶ verdict, with every rule that was considered
+    users, roles ─▶ give, take, block, allow, revoke ─▶ review: difference, effect ─▶ apply
 
 Rules that hold here:
-- The matrix is that of `penstock access`, the answer that of `penstock check`; nothing here
-  decides.
 - Every change is a definition, and leads through the review.
-- What gateways decided lately is shown to those who administer, without what messages said; that
-  they looked is on record.
-- What people opted out of is not looked at: `penstock check --data-subject` tells those who may
-  know. Situations that hold now count for those alone who see the room of emergencies; others ask
-  under those that they suppose.
-- Working out the matrix is bounded in time; what was left out is said.
+- The matrix (`access_matrix`), recent decisions and why (`access_decisions`) are pages of this
+  room, too.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from urllib.parse import quote as encode
-from urllib.parse import urlencode
 
 from fastapi import Query
 
-from penstock.clock import utc_now
 from penstock.console.access import MissingError
 from penstock.console.desk import Visit, Visitor
 from penstock.console.pages.definitions import Draft, show_review
 from penstock.console.rooms import Again, Form, FormData, PageData, Room
 from penstock.definitions import DefinitionSet, write_yaml
 from penstock.definitions.access import list_claims, list_privileges, make_directory
-from penstock.definitions.access_matrix import (
-    ORDINARY,
-    Cell,
-    Question,
-    list_situations,
-    list_subjects,
-    make_examples,
-    make_matrix,
-)
-from penstock.definitions.authorizer import suppose_situations
-from penstock.errors import PenstockError, UsageError, quote
-from penstock.json_text import read_object
-from penstock.kafka.acls import WantedAccess, list_view_cells
+from penstock.definitions.access_matrix import list_subjects
+from penstock.errors import UsageError, quote
+from penstock.kafka.acls import WantedAccess
 from penstock.model import kinds
 from penstock.model.document import Document, Key
 from penstock.model.kinds.roles import TARGETS
-from penstock.policy.access.emergencies import RecordedSituations, SituationBoard, Situations
 from penstock.policy.access.principals import ANONYMOUS, Directory
-from penstock.policy.access.requests import make_request
-from penstock.policy.decision import Explanation
-from penstock.store.detection.situations import read_live
-from penstock.store.enforcement_points import RecentDecision
 
 ROOM: Final = Room(
     "access",
@@ -67,12 +40,6 @@ ROOM: Final = Room(
     about="Users, roles, who sees what, and why.",
 )
 _LISTED: Final = 200
-_MATRIX_SECONDS: Final = 4.0
-_LOOKS: Final = 256
-_MOST_ROWS: Final = 400
-_RANK: Final = {"none": 0, "removed": 1, "changed": 2, "added": 2, "full": 3}
-ANY: Final = "any"
-NO_PURPOSE: Final = "none"
 
 Name = Annotated[str, Query(max_length=256)]
 
@@ -147,53 +114,7 @@ class RolePage(PageData):
     may_change: bool
 
 
-class MatrixCell(PageData):
-    """What somebody sees of an attribute."""
-
-    degree: str
-    rule: str
-
-
-class MatrixRow(PageData):
-    """What somebody sees of a topic or a view."""
-
-    subject: str
-    cells: Sequence[MatrixCell]
-    purposes: Sequence[str]
-    """For which it is so: `none` is without a purpose."""
-    more: Sequence[str]
-    """Situations in which they see more than here."""
-    sees: bool
-
-
-class MatrixTable(PageData):
-    """One topic or view, by subject and attribute."""
-
-    stream: str
-    source: str
-    attributes: Sequence[str]
-    rows: Sequence[MatrixRow]
-    blind: int
-    """How many subjects see nothing, and are left out."""
-
-
-class Matrix(PageData):
-    """Who sees which attribute of what, in which degree, in which situation."""
-
-    subject: str
-    stream: str
-    purpose: str
-    situation: str
-    everybody: bool
-    subjects: Sequence[str]
-    streams: Sequence[str]
-    purposes: Sequence[str]
-    situations: Sequence[str]
-    tables: Sequence[MatrixTable]
-    left: int
-    """How many subjects were not looked at: the time was over."""
-    cells: int
-    trouble: str
+# --- answers of `access_decisions`; here, since /openapi.json names `Verdict` by its module ---
 
 
 class ConsideredRule(PageData):
@@ -216,29 +137,6 @@ class Verdict(PageData):
     epoch: int
     left_out: Sequence[str]
     """What the answer does not count on."""
-
-
-class Why(PageData):
-    """A question, and its answer."""
-
-    user: str
-    action: str
-    topic: str
-    view: str
-    purpose: str
-    client: str
-    publisher: str
-    payload: str
-    situation: str
-    roles: str
-    users: Sequence[str]
-    purposes: Sequence[str]
-    views: Sequence[str]
-    situations: Sequence[str]
-    sees_live: bool
-    verdict: Verdict | None
-    problem: str
-    fix: str
 
 
 # --- users and roles ---
@@ -505,388 +403,3 @@ def _review_role(visit: Visit, form: FormData, reason: str, new: Mapping[str, st
     back = f"/access/role?name={encode(role, safe='')}"
     text = write_yaml([replace(held, body=body)])
     return show_review(visit, Draft(text, (), f"role {role}: {reason}", back))
-
-
-# --- the matrix ---
-
-
-@ROOM.page("/access/matrix", "Access matrix", "access/matrix.html")
-def show_matrix(
-    visit: Visitor,
-    *,
-    subject: Name = "",
-    stream: Name = "",
-    purpose: Name = ANY,
-    situation: Annotated[str, Query(max_length=600)] = ORDINARY,
-    everybody: bool = False,
-) -> Matrix:
-    """Show who sees which attribute, in which degree, for which purpose, in which situation."""
-    definitions = visit.definitions
-    subjects, streams = list_subjects(definitions), sorted(definitions.of(kinds.Stream))
-    purposes = sorted(definitions.of(kinds.Purpose))
-    situations = [it for it, _, _ in list_situations(definitions)]
-    for given, known, what in (
-        (subject, subjects, "user"),
-        (stream, streams, "stream"),
-        (purpose, [ANY, NO_PURPOSE, *purposes], "purpose"),
-        (situation, situations, "situation"),
-    ):
-        if given and given not in known:
-            raise MissingError(f"there is no {what} {quote(given)}", fix="choose one of the list")
-    asked: list[str | None] = [None, *purposes]
-    if purpose != ANY:
-        asked = [None if purpose == NO_PURPOSE else purpose]
-    gathered = _Gathered(situation)
-    left, trouble = gathered.look(
-        visit, [subject] if subject else subjects, [stream] if stream else [], asked
-    )
-    return Matrix(
-        subject=subject,
-        stream=stream,
-        purpose=purpose,
-        situation=situation,
-        everybody=everybody,
-        subjects=subjects,
-        streams=streams,
-        purposes=purposes,
-        situations=situations,
-        tables=gathered.tables(everybody=everybody or bool(subject)),
-        left=left,
-        cells=gathered.count,
-        trouble=trouble,
-    )
-
-
-Place = tuple[str, str]
-"""A stream, and one of its topics or views."""
-
-
-class _Gathered:
-    """The cells of a matrix, put together by topic and subject."""
-
-    def __init__(self, situation: str) -> None:
-        self._situation = situation
-        self.count = 0
-        self._attributes: dict[Place, dict[str, None]] = {}
-        # place → subject → situation → attribute → the most that is seen, and for which purposes
-        self._held: dict[Place, dict[str, dict[str, dict[str, Cell]]]] = {}
-        self._purposes: dict[tuple[Place, str, str], dict[str, None]] = {}
-
-    def look(
-        self,
-        visit: Visit,
-        subjects: Sequence[str],
-        streams: Sequence[str],
-        purposes: Sequence[str | None],
-    ) -> tuple[int, str]:
-        """Work out the cells; return how many subjects there was no time for, and what failed."""
-        definitions, desk = visit.definitions, visit.desk
-        end = time.monotonic() + _MATRIX_SECONDS
-        environment = desk.environment()
-        try:
-            examples = make_examples(definitions, Question(streams=streams))
-            authorizer = desk.authorizer(definitions)
-            for number, subject in enumerate(subjects):
-                question = Question([subject], streams, purposes=purposes, environment=environment)
-                for at, cell in enumerate(make_matrix(authorizer, definitions, question, examples)):
-                    if at % _LOOKS == 0 and number and time.monotonic() > end:
-                        return len(subjects) - number, ""
-                    self._add(cell)
-        except PenstockError as error:
-            return 0, str(error)
-        for cell in list_view_cells(definitions, subjects, streams):
-            self._add(cell)
-        return 0, ""
-
-    def _add(self, cell: Cell) -> None:
-        self.count += 1
-        place = (cell.stream, cell.source)
-        self._attributes.setdefault(place, {})[cell.attribute] = None
-        seen = (
-            self._held.setdefault(place, {})
-            .setdefault(cell.subject, {})
-            .setdefault(cell.situation, {})
-        )
-        before = seen.get(cell.attribute)
-        if before is None or _RANK[cell.degree] > _RANK[before.degree]:
-            seen[cell.attribute] = cell
-        if cell.degree != "none":
-            key = (place, cell.subject, cell.situation)
-            self._purposes.setdefault(key, {})[cell.purpose or NO_PURPOSE] = None
-
-    def tables(self, *, everybody: bool) -> list[MatrixTable]:
-        """Return what a page shows."""
-        return [self._table(place, everybody=everybody) for place in self._held]
-
-    def _table(self, place: Place, *, everybody: bool) -> MatrixTable:
-        attributes = list(self._attributes[place])
-        rows, blind = [], 0
-        for subject, by_situation in self._held[place].items():
-            situation = self._situation if self._situation in by_situation else ORDINARY
-            seen = by_situation.get(situation, {})
-            more = [
-                it for it in by_situation if it != situation and _exceeds(by_situation[it], seen)
-            ]
-            sees = any(it.degree != "none" for it in seen.values())
-            if not sees and not more and not everybody:
-                blind += 1
-                continue
-            rows.append(
-                MatrixRow(
-                    subject=subject,
-                    cells=[
-                        MatrixCell(degree=seen[it].degree, rule=seen[it].rule)
-                        if it in seen
-                        else MatrixCell(degree="none", rule="")
-                        for it in attributes
-                    ],
-                    purposes=list(self._purposes.get((place, subject, situation), {})),
-                    more=more,
-                    sees=sees,
-                )
-            )
-        stream, source = place
-        return MatrixTable(
-            stream=stream,
-            source=source,
-            attributes=attributes,
-            rows=rows[:_MOST_ROWS],
-            blind=blind,
-        )
-
-
-def _exceeds(there: Mapping[str, Cell], here: Mapping[str, Cell]) -> bool:
-    """Say whether more is seen of some attribute there than here."""
-    return any(
-        _RANK[it.degree] > (_RANK[here[name].degree] if name in here else 0)
-        for name, it in there.items()
-    )
-
-
-# --- decisions ---
-
-
-class DecisionRow(PageData):
-    """Something that a gateway decided lately."""
-
-    at: str
-    action: str
-    user: str
-    client: str
-    topic: str
-    purposes: Sequence[str]
-    publisher: str
-    allowed: bool
-    reason: str
-    rule: str
-    why: str
-    """Where its question is asked anew."""
-
-
-class DecisionList(PageData):
-    """What gateways decided lately, the newest first."""
-
-    asked: str
-    outcome: str
-    rows: Sequence[DecisionRow]
-    total: int
-    silent: int
-    """How many gateways did not answer."""
-
-
-@ROOM.page("/access/decisions", "Recent decisions", "access/decisions.html")
-def list_decisions(
-    visit: Visitor,
-    q: Annotated[str, Query(max_length=200)] = "",
-    outcome: Literal["", "allowed", "denied"] = "",
-) -> DecisionList:
-    """List what gateways decided lately: who asked for what, and which rule decided."""
-    visit.require_administration()
-    found, silent = visit.desk.recent_decisions(visit.user)
-    wanted = q.strip().casefold()
-    fitting = [
-        it
-        for it in found
-        if wanted in f"{it.user} {it.topic} {it.rule}".casefold()
-        and (not outcome or it.allowed is (outcome == "allowed"))
-    ]
-    return DecisionList(
-        asked=q,
-        outcome=outcome,
-        rows=[_tell_decision(it) for it in fitting[:_LISTED]],
-        total=len(fitting),
-        silent=silent,
-    )
-
-
-def _tell_decision(it: RecentDecision) -> DecisionRow:
-    purpose = next((name for name in it.purposes if name), "")
-    return DecisionRow(
-        at=datetime.fromtimestamp(it.at, UTC).isoformat(),
-        action=it.action,
-        user=it.user or "",
-        client=it.client or "",
-        topic=it.topic,
-        purposes=[name or NO_PURPOSE for name in it.purposes],
-        publisher=it.publisher or "",
-        allowed=it.allowed,
-        reason=it.why.replace("_", " "),
-        rule=it.rule,
-        why=address_of_question(
-            user=it.user,
-            action=it.action,
-            topic=it.topic,
-            purpose=purpose,
-            client=it.client,
-            publisher=it.publisher,
-        ),
-    )
-
-
-# --- why ---
-
-_LIVE: Final = "live"
-
-
-@ROOM.page("/access/why", "Why?", "access/why.html", help="explanation/policies")
-def ask_why(
-    visit: Visitor,
-    *,
-    user: Name = "",
-    action: Literal["read", "write"] = "read",
-    topic: Annotated[str, Query(max_length=2_000)] = "",
-    view: Name = "",
-    purpose: Name = "",
-    client: Name = "",
-    publisher: Name = "",
-    payload: Annotated[str, Query(max_length=16_384)] = "",
-    situation: Annotated[str, Query(max_length=1_000)] = _LIVE,
-    roles: Annotated[str, Query(max_length=2_000)] = "",
-) -> Why:
-    """Answer whether somebody may read or write a topic or a view, and by which rules."""
-    definitions = visit.definitions
-    verdict: Verdict | None = None
-    problem = fix = ""
-    try:
-        if view:
-            verdict = _ask_kafka(visit, user, view, action)
-        elif topic:
-            verdict = _ask_gateway(
-                visit,
-                {
-                    "user": user, "action": action, "topic": topic, "purpose": purpose,
-                    "client": client, "publisher": publisher, "payload": payload,
-                    "situation": situation, "roles": roles,
-                },
-            )  # fmt: skip
-    except PenstockError as error:
-        problem, fix = error.message, error.fix or ""
-    return Why(
-        user=user,
-        action=action,
-        topic=topic,
-        view=view,
-        purpose=purpose,
-        client=client,
-        publisher=publisher,
-        payload=payload,
-        situation=situation,
-        roles=roles,
-        users=list_subjects(definitions),
-        purposes=sorted(definitions.of(kinds.Purpose)),
-        views=sorted(definitions.of(kinds.View)),
-        situations=[it for it, scenario, _ in list_situations(definitions) if scenario],
-        sees_live=visit.sees("emergencies"),
-        verdict=verdict,
-        problem=problem,
-        fix=fix,
-    )
-
-
-def _ask_kafka(visit: Visit, user: str, view: str, action: str) -> Verdict:
-    if not user:
-        raise UsageError("no user is named", fix="Kafka decides by users: name one")
-    access = WantedAccess(visit.definitions)
-    if view not in access.views:
-        raise UsageError(f"there is no view {quote(view)}", fix="choose one of the list")
-    found = access.explain(user, access.views[view].topic, action, login="ready")
-    return _tell_verdict(visit, found, (), ["whether a password is set at Kafka"])
-
-
-def _ask_gateway(visit: Visit, asked: Mapping[str, str]) -> Verdict:
-    desk, definitions = visit.desk, visit.definitions
-    payload = read_object(asked["payload"].encode()) if asked["payload"].strip() else {}
-    if payload is None:
-        raise UsageError("the payload is not a JSON object", fix='write {"pulse": 80}')
-    purpose = asked["purpose"] or None
-    request = make_request(
-        asked["topic"],
-        action="write" if asked["action"] == "write" else "read",
-        purpose=purpose,
-        user=asked["user"] or None,
-        client=asked["client"] or None,
-        payload=payload,
-        publisher=asked["publisher"] or None,
-        environment=desk.environment(),
-    )
-    chosen = frozenset(it.strip() for it in asked["roles"].split(",") if it.strip())
-    authorizer = desk.authorizer(definitions, chosen=chosen or None)
-    if purpose is not None and not authorizer.declared.admits(purpose):
-        near = authorizer.declared.nearest(purpose)
-        raise UsageError(
-            f"there is no purpose {quote(purpose)}",
-            fix=f"did you mean {near!r}?" if near else "choose one of the list",
-        )
-    situations, left_out = know_situations(visit, asked["situation"])
-    if authorizer.consent.subjects.of(asked["topic"]):
-        left_out.append("what people opted out of (penstock check --data-subject)")
-    witness = RecordedSituations(situations)
-    found = authorizer.explain(request._replace(situations=witness))
-    looked = [
-        f"{scenario} of {subject or 'anybody'}: {', '.join(words) or 'none'}"
-        for (scenario, subject), words in witness.seen.items()
-    ]
-    return _tell_verdict(visit, found, looked, left_out)
-
-
-def know_situations(visit: Visit, given: str) -> tuple[Situations, list[str]]:
-    """Return the situations that an answer counts on, and what it leaves out."""
-    text = given.strip()
-    if text and text not in {_LIVE, NO_PURPOSE}:
-        supposed: dict[str, str] = {}
-        for it in text.replace("\n", ",").split(","):
-            instance, equals, word = it.strip().rpartition("=")
-            if not equals or not instance or not word:
-                raise UsageError(
-                    f"{quote(it)} names no situation", fix="write SCENARIO/SUBJECT=SITUATION"
-                )
-            supposed[instance] = word
-        return SituationBoard(suppose_situations(visit.definitions, supposed)), []
-    if text == NO_PURPOSE or not visit.definitions.of(kinds.Scenario):
-        return SituationBoard(), []
-    if not visit.sees("emergencies"):
-        return SituationBoard(), ["emergencies that hold now: your rights do not show them"]
-    return read_live(visit.desk.database, utc_now()), []
-
-
-def _tell_verdict(
-    visit: Visit, found: Explanation, looked: Sequence[str], left_out: Sequence[str]
-) -> Verdict:
-    return Verdict(
-        allowed=found.allowed,
-        rule=found.rule,
-        reason=found.reason,
-        considered=[
-            ConsideredRule(rule=it.rule, effect=it.effect, decides=it.rule == found.rule)
-            for it in found.considered
-        ],
-        more=found.more,
-        situations=looked,
-        epoch=visit.epoch,
-        left_out=left_out,
-    )
-
-
-def address_of_question(**asked: str | None) -> str:
-    """Return the address of a question."""
-    return "/access/why?" + urlencode({name: it for name, it in asked.items() if it})

@@ -37,7 +37,6 @@ from penstock.definitions import (
 )
 from penstock.errors import InvalidError, PenstockError, Problem, UsageError, quote
 from penstock.model import kinds
-from penstock.model.definition import Reference, marked
 from penstock.model.document import Document, Key
 from penstock.model.kinds import KINDS
 from penstock.policy.access.emergencies import SituationBoard
@@ -334,14 +333,12 @@ def show_definition(
     revisions = visit.desk.definitions.definitions.history(key)
     if document is None and not revisions:
         raise MissingError(f"there is no {kind} {quote(name)}", fix="look for it in the list")
-    others = sorted(definitions.definitions)
-    used = [str(other) for other in others if _uses(definitions, other, key)]
     return DefinitionPage(
         kind=kind,
         name=name,
         about=about(kind),
         text=write_yaml([document]) if document is not None else None,
-        used_by=used,
+        used_by=[str(it) for it in definitions.used_by(key)],
         revisions=[
             RevisionRow(
                 epoch=it.epoch,
@@ -360,24 +357,6 @@ def _known_key(kind: str, name: str) -> Key:
     if kind not in KINDS:
         raise MissingError(f"there is no kind {quote(kind)}", fix="look for it in the list")
     return Key(kind, name)
-
-
-def _uses(definitions: DefinitionSet, other: Key, key: Key) -> bool:
-    """Say whether a definition names another."""
-    if other == key:
-        return False
-    for marker, _, text in marked(definitions.definitions[other]):
-        if (
-            isinstance(marker, Reference)
-            and marker.kind == key.kind
-            and text.startswith(marker.prefix)
-        ):
-            named = text.removeprefix(marker.prefix)
-            if marker.until:
-                named = named.partition(marker.until)[0]
-            if named == key.name:
-                return True
-    return False
 
 
 @ROOM.page("/definitions/history", "History", "definitions/history.html")
