@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
+from penstock.pipeline.control import Control, RiskMoment, note_risk
 from tests.support.console.browsing import Person
 from tests.support.console.installation import DEFINITIONS, ConsoleInstallation
 
@@ -41,6 +45,21 @@ name: study
 stream: vitals
 anonymizers:
 - {anonymizer: suppression, keys: [patient]}
+---
+kind: role
+name: reader
+---
+kind: user
+name: officer
+roles: [reader]
+---
+kind: view
+name: observed
+stream: vitals
+format: json
+roles: [reader]
+anonymizers:
+- {anonymizer: bucketizing, keys: [heart_rate], bucket_size: 10}
 """
 OPEN = 'kind: reservation\nname: "ward/#"\nallow: [care, research]\n'
 
@@ -49,9 +68,22 @@ OPEN = 'kind: reservation\nname: "ward/#"\nallow: [care, research]\n'
 def officer(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
     folder = tmp_path_factory.mktemp("console")
     console = ConsoleInstallation(folder, definitions=DEFINITIONS + WARD).start()
+    _publish(console)
     with Person(browser, console, "officer") as person:
         yield person
     console.stop()
+
+
+def _publish(console: ConsoleInstallation) -> None:
+    """Let a view have records, and a history of its risk."""
+    folder = Control(console.config.pipeline.folder).view("observed")
+    folder.data.mkdir(parents=True)
+    rows = [{"patient": f"p{it % 4}", "heart_rate": f"[{60 + it} - {70 + it}]"} for it in (0, 10)]
+    (folder.data / "000.json").write_text("".join(json.dumps(it) + "\n" for it in rows))
+    for number in range(60):
+        share = 0.2 + 0.1 * math.sin(number / 9)
+        moment = RiskMoment(time.time() - 60 * (60 - number), share, 2 * share, 5, share / 2)
+        note_risk(folder.folder, moment)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +98,9 @@ def officer(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
         ("/views", "views"),
         ("/views/one?name=study", "view"),
         ("/views/form?stream=vitals", "view-form"),
+        ("/views/one?name=observed", "view-measured"),
         ("/live", "live"),
+        ("/live/view?name=observed", "live-view"),
         ("/audit", "audit"),
         ("/audit/verify", "verify"),
     ],
