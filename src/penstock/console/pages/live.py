@@ -9,7 +9,8 @@ Rules that hold here:
 - Who was led here by a page of others follows nothing before they say so: to look is recorded.
 - A page shows the newest messages only, once a second, however many pass.
 - A view is shown to who has one of its roles, as `penstock views read` does, and to nobody where
-  it names none. That somebody looks is in the audit log, and so is who was refused.
+  it names none. That somebody looks is in the audit log, and so is who was refused. Who does not
+  see the room of views does not learn which there are.
 """
 
 from __future__ import annotations
@@ -157,7 +158,9 @@ def show_view(
     """Show what a view published last to who has one of its roles."""
     view = visit.definitions.of(kinds.View).get(name)
     if view is None:
-        raise MissingError(f"there is no view {quote(name)}", fix="look for it in the list")
+        raise _hidden(name)
+    if visit.session is None:
+        raise HiddenError("an access token reads no records", fix="use `penstock views read`")
     stream = visit.definitions.of(kinds.Stream)[view.stream]
     elsewhere = view.format == "topic" and stream.source is not None
     texts: list[str] = []
@@ -178,6 +181,11 @@ def show_view(
             if wanted in it.casefold()
         ],
     )
+
+
+def _hidden(name: str) -> MissingError:
+    """Return what those are told who learn of no view that is not theirs."""
+    return MissingError(f"there is no view {quote(name)} for you", fix="ask who administers")
 
 
 def _list_readable(visit: Visit) -> list[str]:
@@ -204,6 +212,8 @@ def _admit(visit: Visit, view: kinds.View) -> None:
         return True
 
     visit.desk.remember(f"view/{visit.user}/{view.name}/{outcome}", _RECORD_SECONDS, record)
+    if not admitted and not visit.sees("views"):
+        raise _hidden(view.name)
     if not admitted:
         told = ", ".join(sorted(allowed))
         fix = f"its roles are {told}" if told else "no role may read it: name some in the view"
